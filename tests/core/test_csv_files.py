@@ -104,3 +104,6 @@ def test_a_spreadsheet_may_save_it_with_another_separator(separator: str) -> Non
             ["a, b", "c", "d"],
             *([text, "x", ""] for text in texts),
         ]
+    semicolons = "path;label;prob_a, b;prob_c, d, e, f\nx.png;a, b;0,5;0,5\n"  # names and decimals with commas
+    assert read_csv(Path("a.csv"), semicolons)[0] == ";"
+    assert read_csv(Path("a.csv"), "path,label\n")[0] == ","

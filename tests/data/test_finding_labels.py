@@ -76,6 +76,12 @@ def test_no_finding_of_chexpert_says_that_the_others_are_absent(tmp_path: Path) 
     assert targets(list_by_table(folder, folder / "labels.csv", request)) == targets(splits)
 
 
+def test_a_table_with_nothing_but_no_finding_has_none_of_the_models(tmp_path: Path) -> None:
+    folder = table(tmp_path, ["No Finding", "age"], [[1, 50], [0, 60]])
+    with pytest.raises(DataError, match="none of the model's findings Mass"):
+        list_by_table(folder, folder / "labels.csv", LabelRequest(DataConfig(), "findings", outputs=("Mass",)))
+
+
 def test_a_finding_of_one_site_is_left_out_where_the_sites_are_folds(tmp_path: Path) -> None:
     rows = [["A", 0, 1, 1], ["A", 1, 0, 0], ["B", 1, 0, 0], ["B", 0, 0, 0]]
     folder = table(tmp_path, ["site", "Mass", "Rare", "Other"], rows)

@@ -127,8 +127,7 @@ def run_checks(
     `source`: how the patients are known, in words, or None; `splits`: where to look for shortcuts, None for everywhere;
     `read`: says what the labels are. Of findings, a family of features counts for the one that it predicts best.
     """
-    kind = "" if read is None else read.target.kind
-    findings = ("",) if read is None or kind != "findings" else read.classes
+    findings = read.classes if read is not None and read.target.kind == "findings" else ("",)
     with bar("looking for copies", unit="steps"):
         exact_copies, near_copies = find_copies([image.record for image in images])
     copies = {"exact": _sort_copies(images, exact_copies), "near": _sort_copies(images, near_copies, near=True)}
@@ -142,12 +141,11 @@ def run_checks(
                 best = dict[str, Shortcut]()
                 for k, finding in enumerate(findings):
                     known = [i for i in part if not finding or not math.isnan(i.values[k])]
-                    marks = [str(i.values[k] if finding else i.label) for i in known]
-                    labels = np.unique(marks, return_inverse=True)[1].astype(np.int64)
+                    labels = np.array([str(i.values[k] if finding else i.label) for i in known])
                     groups = [str(i.group) for i in known] if all(i.group is not None for i in known) else None
-                    for clue in find_shortcuts([i.record for i in known], labels, groups, finding):
+                    for clue in find_shortcuts([i.record for i in known], labels, groups, finding, len(findings)):
                         other = best.get(clue.family, clue)
-                        best[clue.family] = max(other, clue, key=lambda one: np.nan_to_num(one.auroc))
+                        best[clue.family] = max(other, clue, key=lambda one: (one.clear, np.nan_to_num(one.auroc)))
                 shortcuts += [(split, shortcut) for shortcut in best.values()]
     copied = []
     for alike, prefix, how in (("exact", "", "the same file"), ("near", "near_", "the same picture")):
@@ -164,7 +162,7 @@ def run_checks(
         *_patient_problems(images, source),
         *_few_to_train(images, None if source is None else group_word(source)),
         *_personal_data_problems(images),
-        *_shortcut_problems(shortcuts, kind),
+        *_shortcut_problems(shortcuts, "" if read is None else read.target.kind),
     ]
     repeated = sum(len(group) - 1 for group in exact_copies)
     parts = [Counter(images[i].split for i in group) for group in [*exact_copies, *near_copies]]
@@ -336,7 +334,7 @@ def _personal_data_problems(images: Sequence[Image]) -> Iterator[Problem]:
 def _shortcut_problems(shortcuts: Iterable[tuple[str | None, Shortcut]], kind: str = "") -> Iterator[Problem]:
     """Families of features that reveal the label; the interval must lie above 0.5."""
     for split, shortcut in shortcuts:
-        if shortcut.family == "all" or not shortcut.auroc >= TOLD or not shortcut.low > 0.5:
+        if shortcut.family == "all" or not shortcut.auroc >= TOLD or not (shortcut.clear and shortcut.low > 0.5):
             continue
         how = "whole patients held out" if shortcut.by_patient else "images held out, not patients"
         what, how = ("number", f"mean over its ranges; {how}") if kind == "number" else ("label", how)

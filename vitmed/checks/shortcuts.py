@@ -7,12 +7,13 @@ where patients are known.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
 from vitmed.imaging.file_record import FileRecord
 from vitmed.metrics.areas import class_areas
-from vitmed.metrics.intervals import Units, influence_spread, quantile
+from vitmed.metrics.intervals import LEVEL, Units, influence_spread, quantile
 from vitmed.metrics.predictions import group_index
 
 Division = Sequence[tuple[np.ndarray, np.ndarray]]  # rows of training, of test
@@ -41,6 +42,7 @@ class Shortcut:
     by_patient: bool  # whether whole patients were held out
     images: int  # how many were used
     finding: str = ""  # which of several it predicts
+    clear: bool = True  # whether its interval lies above 0.5 also as one among those of all findings
 
     @property
     def title(self) -> str:
@@ -66,10 +68,11 @@ def features(records: Sequence[FileRecord]) -> dict[str, np.ndarray]:
 
 
 def find_shortcuts(
-    records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str] | None, finding: str = ""
+    records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str] | None, finding: str = "", of: int = 1
 ) -> list[Shortcut]:
-    """The AUROC of every family on decoded images, with labels (N,) int; empty where images or classes are too few."""
-    counts = np.bincount(labels)
+    """The AUROC of every family on decoded images, with labels (N,); empty where images or classes are too few. The
+    `finding` is one `of` so many."""
+    counts = np.bincount(labels := np.unique(labels, return_inverse=True)[1])
     if len(labels) < 2 * LEAST or np.count_nonzero(counts >= LEAST) < 2:
         return []
     kept = np.flatnonzero(counts[labels] >= LEAST)
@@ -86,12 +89,13 @@ def find_shortcuts(
         value = low = high = float("nan")
         if len(predicted):
             units = Units(group_index(None if patients is None else [patients[i] for i in predicted], len(predicted)))
-            areas = [class_areas(of, y[predicted] == c)[0] for c, of in enumerate(scores[predicted].T)]
+            areas = [class_areas(score, y[predicted] == c)[0] for c, score in enumerate(scores[predicted].T)]
             value = float(np.mean([area.value for area in areas]))
             spread = influence_spread(np.mean([area.influence for area in areas], axis=0), units)
             reach = quantile(spread.degrees) * spread.variance**0.5
             low, high = value - reach, min(1.0, value + reach)
-        shortcuts.append(Shortcut(family, value, low, high, by_patient, len(y), finding))
+        clear = value - NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / of) / quantile() * (value - low) > 0.5  # Bonferroni
+        shortcuts.append(Shortcut(family, value, low, high, by_patient, len(y), finding, clear))
     return shortcuts
 
 

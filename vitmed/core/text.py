@@ -102,7 +102,7 @@ def format_probability(p: float) -> str:
 
 def format_number(x: float) -> str:
     """A number in four digits, or with all that stand before its point: 63.25, 152345."""
-    return f"{x:.0f}" if 1e4 <= abs(x) < 1e15 else f"{x:.4g}"
+    return f"{x:.0f}" if 9999.5 <= abs(x) < 1e15 else f"{x:.4g}"
 
 
 def visible(text: str) -> str:

@@ -82,12 +82,12 @@ def read_text(file: Path, what: str, others: Sequence[str] = ()) -> tuple[str, s
 
 
 def read_csv(file: Path, text: str) -> tuple[str, Iterator[tuple[int, list[str]]]]:
-    """The separator of a table, the most frequent in its header, and from the header on the line at which each row ends
-    and its cells. Spaces after a separator are dropped if the header has them too. A row that is not CSV raises
-    DataError."""
+    """The separator of a table, the most frequent in its header of those as frequent in the first row; and from
+    the header on the line at which each row ends and its cells, without spaces after a separator if the header has
+    them. A row that is not CSV raises DataError."""
     text = re.sub(r"(?i)\Asep=.(?=[\r\n])", "", text)  # which tells Excel the separator
-    first = re.sub('"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])  # the header, without what is in quotes
-    separator = max(SEPARATORS, key=first.count)
+    first, second, *_ = [*re.sub('"[^"]*"', "", text.lstrip("\r\n")[:100_000]).split("\n", 2), ""]  # without quotes
+    separator = max(SEPARATORS, key=lambda mark: (first.count(mark) == second.count(mark) > 0, first.count(mark)))
     blanks = any(cell.startswith(" ") for cell in first.split(separator)[1:])
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=blanks, strict=True)
 

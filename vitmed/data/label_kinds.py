@@ -221,13 +221,10 @@ def read_findings(table: Table, label: int | None, others: Sequence[int], reques
 
 
 def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> Labels:
-    asked, without = request.data.findings or request.outputs, None
-    if asked or len(columns) > 1:
-        bits, header = bit_columns(table, range(len(table.header)))[0], table.header
-        nothing = (i for i in bits if header[i].lower().replace("_", " ") in NONE_WORDS and header[i] not in asked)
-        without = next(nothing, None)
-    used = (*columns, *([] if without is None or without in columns else [without]))
-    columns = [i for i in columns if i != without]
+    asked, header, every = request.data.findings or request.outputs, table.header, range(len(table.header))
+    bits = (i for i in bit_columns(table, every)[0] if header[i] not in asked and [*columns] != [i])
+    without = next((i for i in bits if header[i].lower().replace("_", " ") in NONE_WORDS), None)
+    used, columns = tuple(i for i in every if i in (*columns, without)), [i for i in columns if i != without]
     values = np.stack([cells_of_finding(table, i) for i in columns], axis=1)  # (R, F): 1, 0, -1, NaN for empty
     notes = []
     if without is not None:

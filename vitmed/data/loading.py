@@ -275,9 +275,8 @@ def _without(splits: Splits, error: UnusableFiles) -> Splits:
     places = [(name, sample) for name, part in splits.samples.items() for sample in part]
     lost, findings = [places[row] for row in error.bad], splits.target.kind == "findings"
 
-    def kinds(sample: Sample) -> set[int | None]:
-        """Its class or findings, which may lose no split; None: any."""
-        present = {k for k, value in enumerate(sample.targets) if value == 1} if findings else set[int]()
+    def kinds(sample: Sample) -> set[int | None]:  # its class or findings, which no split may lose; None: any
+        present = (k for k, value in enumerate(sample.targets) if value == 1 and findings)
         return {None, *present} if splits.bins else {sample.label}
 
     for label in {kind for _, sample in lost for kind in kinds(sample)}:

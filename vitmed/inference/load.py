@@ -2,6 +2,7 @@
 as cells of a table and as plain values."""
 
 import io
+import re
 import tempfile
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
@@ -225,7 +226,9 @@ class Model:
         if not isinstance(image, Image.Image):
             fix = "name a file, or give its bytes, a Pillow image or a NumPy array (H, W, C)"
             raise DataError(f"an image of the type {type(image).__name__}", fix)
-        if not image.mode.startswith("I") and ";16" in str(getattr(image, "tile", "")):  # of a file not decoded yet
+        if not image.mode.startswith("I") and re.search(
+            ";16[BLN]", str(getattr(image, "tile", ""))
+        ):  # of a file not decoded yet
             raise DataError(
                 "image: has 16 bits per channel, of which Pillow keeps 8", "name the file, or give its bytes"
             )

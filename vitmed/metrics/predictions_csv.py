@@ -185,7 +185,7 @@ def read_table(file: str | Path | Table) -> Table:
     file = Path(file)
     text, _ = read_text(file, "a predictions.csv")
     separator, numbered = read_csv(file, text)
-    lines = [cells for _, cells in numbered]
+    lines = [cells for _, cells in numbered] or [[]]
     header = _usual(lines[0])
     if "unfamiliarity" in header:
         raise DataError(f"{file}: vitmed 0.1.0 wrote it; vitmed {READER} reads it", "predict or evaluate again")
