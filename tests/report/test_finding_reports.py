@@ -61,7 +61,7 @@ def test_subgroups_of_rare_findings_are_missed_in_words(tmp_path: Path, no_figur
     p = drawn(images=12)
     p = replace(p, labels=(np.arange(36).reshape(12, 3) < 6).astype(np.int8), columns={"site": tuple("ab" * 6)})
     found = write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=0, subgroups=["site"]))
-    assert "No subgroups: fewer than 5 have each finding, or are without it." in found["notes"]
+    assert "No subgroups: fewer than 5 patients or images have each finding, or are without it." in found["notes"]
 
 
 def test_axes_of_shares_end_at_0_and_1() -> None:

@@ -189,7 +189,10 @@ def test_the_page_of_a_number(tmp_path: Path) -> None:
     metrics = write_report(tmp_path, p, title="t", facts={}, config=config)
     text = " ".join(html.unescape((tmp_path / "report.html").read_text()).split())
     assert "Worst minus best" in text and "Best minus worst" not in text
-    assert "<b>Predicted minus true falls with the number</b>: it changes by -0." in text and "constant limits do not hold" in text
+    assert (
+        "<b>Predicted minus true falls with the number</b>: it changes by -0." in text
+        and "constant limits do not hold" in text
+    )
     assert (
         "120 images of 40 patients, age in years." in text
         and '<th scope="col">Mean absolute error (years)</th>' in text

@@ -24,7 +24,7 @@ from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
 from vitmed.core.messages import say, warn
 from vitmed.core.places import data_folder
-from vitmed.core.text import counted, counted_doing, grouped, listed, one_spelling
+from vitmed.core.text import counted, counted_doing, grouped, listed, one_spelling, quoted
 from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import LabelRequest, grade_order, plain_grade
@@ -351,7 +351,7 @@ def _report(problems: Iterable[Problem], root: Path) -> list[Problem]:
         if problem.count > 3:
             say(f"  {problem.code}: {', '.join(problem.files)}")
     if len(serious) > LINES:
-        warn(f"{len(serious) - LINES:,} more problems; vitmed check {root} reports them all")
+        warn(f"{len(serious) - LINES:,} more problems; vitmed check {quoted(root)} reports them all")
     return serious
 
 

@@ -138,12 +138,12 @@ def run_checks(
                 part = [
                     i for i in images if i.split == split and i.record.thumbnail is not None and i.label is not None
                 ]
-                best = dict[str, Shortcut]()
+                best, ways = dict[str, Shortcut](), len(findings) * len(FAMILIES) if findings[0] else 1
                 for k, finding in enumerate(findings):
                     known = [i for i in part if not finding or not math.isnan(i.values[k])]
                     labels = np.array([str(i.values[k] if finding else i.label) for i in known])
                     groups = [str(i.group) for i in known] if all(i.group is not None for i in known) else None
-                    for clue in find_shortcuts([i.record for i in known], labels, groups, finding, len(findings)):
+                    for clue in find_shortcuts([i.record for i in known], labels, groups, finding, ways):
                         other = best.get(clue.family, clue)
                         best[clue.family] = max(other, clue, key=lambda one: (one.clear, np.nan_to_num(one.auroc)))
                 shortcuts += [(split, shortcut) for shortcut in best.values()]

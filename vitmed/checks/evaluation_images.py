@@ -92,7 +92,7 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
         raise UsageError(f"{saved.path}: no {split} images of its own ({why})", "--data DIR names labelled images")
     samples = list(saved.splits.samples.get(split, ()))  # an exported model knows the hashes of its images alone
     hashes = hash_files([str(root / sample.path) for sample in samples])
-    if data is None or (samples and hashes == saved.hashes[split] and not allow_leakage):
+    if data is None or (samples and hashes == saved.hashes[split] and not (allow_leakage and split == "test")):
         if request.group_regex is not None or request.groups is not None:
             problem = "--groups and --group-regex describe other images; the patients of the run's own images are known"
             raise UsageError(problem, "leave them out, or name other images with --data DIR")

@@ -71,7 +71,7 @@ def find_shortcuts(
     records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str] | None, finding: str = "", of: int = 1
 ) -> list[Shortcut]:
     """The AUROC of every family on decoded images, with labels (N,); empty where images or classes are too few. The
-    `finding` is one `of` so many."""
+    `finding` is predicted in one `of` so many ways."""
     counts = np.bincount(labels := np.unique(labels, return_inverse=True)[1])
     if len(labels) < 2 * LEAST or np.count_nonzero(counts >= LEAST) < 2:
         return []
@@ -93,7 +93,7 @@ def find_shortcuts(
             value = float(np.mean([area.value for area in areas]))
             spread = influence_spread(np.mean([area.influence for area in areas], axis=0), units)
             reach = quantile(spread.degrees) * spread.variance**0.5
-            low, high = value - reach, min(1.0, value + reach)
+            low, high = max(0.0, value - reach), min(1.0, value + reach)
         clear = value - NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / of) / quantile() * (value - low) > 0.5  # Bonferroni
         shortcuts.append(Shortcut(family, value, low, high, by_patient, len(y), finding, clear))
     return shortcuts

@@ -18,7 +18,7 @@ from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import free_name, is_empty, is_stream, probe
 from vitmed.core.load_config import load_config, read_config, read_overrides
 from vitmed.core.run_folder import RunFolder, address_of, is_remote, place_of
-from vitmed.core.text import lines_of
+from vitmed.core.text import lines_of, quoted
 from vitmed.core.upgrade import READER
 
 RUNS = "runs"  # the default of --output
@@ -114,7 +114,7 @@ def check_run_place(config: RunConfig, output: str | Path, name: str | None) -> 
     new_folder(output, [data_folder(config.data.root)], filled=True)
     parent = Path(output)
     if RunFolder(parent).config.exists() or RunFolder(parent).last.exists():
-        fix = f"--output {parent.parent}, or vitmed train --resume {parent}"
+        fix = f"--output {quoted(parent.parent)}, or vitmed train --resume {quoted(parent)}"
         raise UsageError(f"{parent}: holds a run, expected a folder for runs", fix)
 
 

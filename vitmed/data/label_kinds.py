@@ -224,7 +224,7 @@ def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> 
     asked, header, every = request.data.findings or request.outputs, table.header, range(len(table.header))
     bits = (i for i in bit_columns(table, every)[0] if header[i] not in asked and [*columns] != [i])
     without = next((i for i in bits if header[i].lower().replace("_", " ") in NONE_WORDS), None)
-    used, columns = tuple(i for i in every if i in (*columns, without)), [i for i in columns if i != without]
+    used, columns = tuple(columns), [i for i in columns if i != without]
     values = np.stack([cells_of_finding(table, i) for i in columns], axis=1)  # (R, F): 1, 0, -1, NaN for empty
     notes = []
     if without is not None:

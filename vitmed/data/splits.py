@@ -194,7 +194,7 @@ def _split(images: Splits, config: DataConfig) -> tuple[dict[str, Samples], dict
             f"{_place(images, 'train', few[0]) if len(few) == 1 else images.source}: class {has}, too few for "
             f"{', '.join(needed[:-1])} and {needed[-1]}, which need one each",
             f"add images until every class has {len(needed)}, remove the class, or make the splits yourself"
-            + "; or --target number, if the label is one" * all(number_in(name) is not None for name in images.classes),
+            + "; or --target number" * (images.source.is_file() and None not in map(number_in, images.classes)),
         )
     if config.divided:
         if "test" in parts and config.hold_out is not None:

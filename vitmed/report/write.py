@@ -94,7 +94,7 @@ class Report:
             unread = counted(len(predictions.errors), "image")
             notes.append(f"{unread} could not be read; only those that could are counted.")
         if config.subgroups and predictions.kind == "findings" and max(fewer_holders(predictions)) < FEWEST:
-            notes.append(f"No subgroups: fewer than {FEWEST} have each finding, or are without it.")
+            notes.append(f"No subgroups: fewer than {FEWEST} patients or images have each finding, or are without it.")
         notes = gravest_first(notes)  # the page shows the first and folds the others
         notes.sort(key=lambda note: note == TABLE_ALONE)
         results = Results.of(numbers, notes=notes, **parts)

@@ -15,7 +15,7 @@ from vitmed.core.files import json_of, write_json
 from vitmed.core.messages import Mute, listening, say, show
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import NUMBERS, RunFolder, find_path, store_path
-from vitmed.core.text import counted, duration_text
+from vitmed.core.text import counted, duration_text, quoted
 from vitmed.core.upgrade import READER
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_metrics
@@ -153,7 +153,7 @@ class Auto:
             say(f"{key}, {counted(results.n, 'image')}{some}: {metric} {value_text(results.overall[metric])}; {test}")
         checked = folder.path / "data-check" / PAGE
         say(f"{duration_text(self.save())} of {duration_text(limit)}; the data check: {checked}")
-        say(f"to predict images: vitmed predict IMAGE --checkpoint {model}")
+        say(f"to predict images: vitmed predict IMAGE --checkpoint {quoted(model)}")
         hidden = "arguments", "identity", "held_out", "weights", "testing"
         return AutoRun(folder.path, {key: value for key, value in state.items() if key not in hidden}, model)
 

@@ -287,8 +287,7 @@ def compare_models(
     models: Sequence[Model], notes: Sequence[str] = (), labels: Kind | None = None
 ) -> paired.ComparisonResults:
     """Compare every two of several models, at least two, whose predictions are of the same images in one order, as
-    labels of a kind (None: as the tables say). Without resamples, intervals that need them are left out: of classes all
-    but AUROC, accuracy and balanced accuracy. Of two with different `operating_points` the likeliest class decides."""
+    labels of a kind (None: as the tables say). Of two with different `operating_points` the likeliest class decides."""
     (points, differ), first = operating_points(models), models[0].predictions
     notes = [*notes, *differ]
     units = int(first.units.max()) + 1

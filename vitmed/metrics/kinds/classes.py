@@ -102,7 +102,8 @@ class PreparedPredictions(Prepared):
         89 to 97 of 100 then; of two classes it would have in 43 to 88, so there is none."""
         left, point = super().without(units), self.point
         if self.size > 2:
-            left |= {name: np.where(np.isfinite(left[name]), left[name], point[name]) for name in METRICS}
+            known = {name: np.isfinite(left[name]) for name in METRICS}
+            left |= {name: np.where(known[name], left[name], point[name]) for name in METRICS if known[name].any()}
         return left
 
     def leveraged(self, area: Area) -> np.ndarray:
