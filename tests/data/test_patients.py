@@ -13,7 +13,7 @@ from conftest import Recorder
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data import patients
-from vitmed.data.patients import compile_group, groups_of
+from vitmed.data.patients import compile_group, groups_from_table, groups_of
 from vitmed.data.splits import make_splits
 
 ROOT = Path(__file__).parents[2]
@@ -161,3 +161,9 @@ def test_a_cell_that_means_nothing_is_no_patient_and_no_class(
     config = {"root": str(tmp_path), "labels": str(tmp_path / "t.csv"), "target": target}
     with pytest.raises(DataError, match=f"1 row has no {column} but '{cell}' .*: line 6"):
         make_splits(DataConfig.model_validate(config))
+
+
+def test_a_column_is_no_table_of_groups(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="--groups patient: there is no such table") as error:
+        groups_from_table("patient", tmp_path, ["a.png"])
+    assert "a column of patients in the table of --labels needs no flag" in error.value.fix

@@ -396,6 +396,7 @@ def test_the_answers_are_counted(tmp_path: Path) -> None:
     assert found["wrong_unanswered"]["value"] == pytest.approx(wrong[60:].mean())
     assert count_answers(p) is None
     text, metrics = page(tmp_path, replace(p, columns={"answer": (several,) * 120}))
+    assert "The model answers 0 of 120 images; these numbers are of all." in metrics["notes"]
     assert "The model answers 0 of 120 images, a share of 0.000 (0" in text and "classes are possible (120)." in text
     assert "answers every image" not in text and metrics["answers"]["answered"]["value"] == 0
 

@@ -73,7 +73,7 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
         lines = ", ".join(map(str, blank[:FIRST]))
         notes.append(f"{table.file}: {are} left out: line {lines}{', ...' * (len(blank) > FIRST)}")
     groups, more = ([None] * len(table.rows), []) if group is None else table.patients(group)
-    words = _split_words(table, None if request.data.resplit else split, [*rows.values()])
+    words = [ALL] * len(rows) if split is None or request.data.resplit else _split_words(table, split, [*rows.values()])
     samples = []
     for image, row in rows.items():
         cells = tuple(sys.intern(table.rows[row][i].strip()) for i in further)
@@ -113,10 +113,8 @@ def _refuse_taken(table: Table, columns: Sequence[str], read: Labels, label: int
         raise DataError(problem, f"rename or remove it{of_label}")
 
 
-def _split_words(table: Table, column: int | None, rows: Sequence[int]) -> list[str]:
+def _split_words(table: Table, column: int, rows: Sequence[int]) -> list[str]:
     """The split of each row. Raises DataError for a word that is none."""
-    if column is None:
-        return [ALL] * len(rows)
     words = table.cells(column, "split")
     if strange := sorted({words[row] for row in rows if split_of(words[row]) is None}):
         what = f"{', '.join(map(repr, strange[:FIRST]))} in column {table.header[column]!r} is not a split"

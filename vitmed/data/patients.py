@@ -158,6 +158,9 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str], card: 
     `card`: of the set that the table belongs to; it may name the columns. Raises DataError: the table cannot be read,
     lacks a column, a value or an image, or has two patients for an image.
     """
+    if not Path(file).suffix and not Path(file).exists():
+        fix = "name a table; a column of patients in the table of --labels needs no flag"
+        raise DataError(f"--groups {file}: there is no such table", fix)
     table = read_table(file)
     path, group = table.find(PATH_NAMES, card), table.find(GROUP_NAMES, card)
     if len(table.header) == 2 and path is None and group is not None:

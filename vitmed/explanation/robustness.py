@@ -259,12 +259,13 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
         return None, f"No corruption is shown to {verb} {name}; {largest}."
     worst, *others = shown
     clean, last = found.clean[found.number].value, parts[worst].strengths[-1][found.number].value
+    larger = list(losses)[: list(losses).index(worst)]
     text = (
-        f"{parts[worst].title} hurts most: {name} {'rises' if rises else 'falls'} by {change[worst]} on the mean of "
-        f"the five strengths, and from {clean:.3f} to {last:.3f} at the strongest."
+        f"{parts[worst].title} {'is shown to hurt' if larger else 'hurts'} most: {name} "
+        f"{'rises' if rises else 'falls'} by {change[worst]} on the mean of the five strengths, "
+        f"and from {clean:.3f} to {last:.3f} at the strongest."
     )
     text += f" Next: {', '.join(f'{parts[key].title} by {change[key]}' for key in others)}." * bool(others)
-    larger = list(losses)[: list(losses).index(worst)]
     spared = [part.title + f" (by {change[key]})" * (key in larger) for key, part in parts.items() if key not in shown]
     return worst, text + (f" No loss is shown for: {', '.join(spared)}." if spared else "")
 

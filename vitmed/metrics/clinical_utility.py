@@ -8,7 +8,7 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.estimates import FEW_GROUPS, FEWEST, Estimate, estimate, of_share
-from vitmed.metrics.intervals import NONE, Units, share, share_gap, share_ratio, sum_correlation
+from vitmed.metrics.intervals import NONE, Units, mover, share, share_gap, share_ratio, sum_correlation
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 
 GRID = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)  # prevalences of a screening up to those of a reference centre
@@ -176,14 +176,7 @@ def _net_benefit(
     a, b = share(acted, truth, units), share(acted, ~truth, units)
     gain, loss = prevalence, (1 - prevalence) * weight
     alike = sum_correlation(np.where(truth, acted - a.value, 0), np.where(truth, 0, acted - b.value), units)
-
-    def reach(arm: float, other: float) -> np.ndarray:
-        square = (gain * arm) ** 2 + (loss * other) ** 2 - 2 * alike * gain * arm * loss * other
-        return np.sqrt(np.maximum(0.0, square))
-
-    value = gain * a.value - loss * b.value
-    low, high = value - reach(a.value - a.low, b.high - b.value), value + reach(a.high - a.value, b.value - b.low)
-    return np.stack([value, low, high])
+    return mover(gain * a.value - loss * b.value, a, b, gain, loss, alike)
 
 
 def _summed_up(nets: list[Net], prevalence: float, fewest: int, where: str) -> dict[str, Any]:

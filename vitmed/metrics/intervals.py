@@ -299,11 +299,14 @@ def share_gap(first: np.ndarray, second: np.ndarray, weight: np.ndarray, units: 
     two)."""
     a, b = share(first, None, units), share(second, None, units)
     alike, value = sum_correlation(first - a.value, second - b.value, units), a.value - weight * b.value
+    return mover(value, a, b, 1.0, weight, alike)
 
-    def reach(arm: float, other: np.ndarray) -> np.ndarray:
-        return np.sqrt(np.maximum(0.0, arm**2 + other**2 - 2 * alike * arm * other))
 
-    down, up = reach(a.value - a.low, weight * (b.high - b.value)), reach(a.high - a.value, weight * (b.value - b.low))
+def mover(value: np.ndarray, a: Share, b: Share, gain: float, loss: np.ndarray, alike: float) -> np.ndarray:
+    """(3, T) `value`, which is gain * a - loss (T,) * b, low and high; `alike`: the correlation of the two shares."""
+    arms = (a.value - a.low, b.high - b.value), (a.high - a.value, b.value - b.low)
+    squares = [(gain * x) ** 2 + (loss * y) ** 2 - 2 * alike * gain * x * loss * y for x, y in arms]
+    down, up = (np.sqrt(np.maximum(0.0, square)) for square in squares)
     return np.stack([value, value - down, value + up])
 
 

@@ -90,6 +90,8 @@ class Report:
             **extra.parts,
         }
         notes = [*learnt_nothing(numbers), *origin.notes, *numbers.notes, *missing_interval_note(numbers)]
+        if (answers := parts.get("answers")) and 2 * answers.n_answered < answers.n:
+            notes.append(f"The model answers {answers.n_answered:,} of {answers.n:,} images; these numbers are of all.")
         if predictions.errors:
             unread = counted(len(predictions.errors), "image")
             notes.append(f"{unread} could not be read; only those that could are counted.")
