@@ -344,9 +344,8 @@ def _report(problems: Iterable[Problem], root: Path) -> list[Problem]:
         named = f": {', '.join(problem.files[:3])}{', ...' * (problem.count > 3)}" if problem.files else ""
         advice = f". {problem.fix[0].upper()}{problem.fix[1:]}" * (problem.code in advised)
         advised -= {problem.code}
-        together = "; without patients, --groups copies keeps them in one split" * (
-            problem.code == "near_copies_across_splits"
-        )
+        near = problem.code == "near_copies_across_splits"
+        together = "; without patients, --groups copies keeps them in one split" * near
         warn(f"{problem.text} ({problem.code}{together}){named}{advice}")
         if problem.count > 3:
             say(f"  {problem.code}: {', '.join(problem.files)}")

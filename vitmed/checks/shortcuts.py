@@ -122,13 +122,13 @@ def held_out(x: np.ndarray, y: np.ndarray, divided: Division) -> np.ndarray:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    scores = np.full((len(y), int(y.max()) + 1), np.nan)
+    scores, solver = np.full((len(y), int(y.max()) + 1), np.nan), "newton-cholesky" if y.max() == 1 else "lbfgs"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # no convergence
         for rest, part in divided:
             if len(np.unique(y[rest])) < 2:
                 continue
-            model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))  # an L2 penalty
+            model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300, solver=solver))  # L2
             fitted = model.fit(x[rest], y[rest])
             scores[part] = 0  # for classes that are not in `rest`
             scores[np.ix_(part, fitted.classes_)] = fitted.predict_proba(x[part])

@@ -226,12 +226,9 @@ class Model:
         if not isinstance(image, Image.Image):
             fix = "name a file, or give its bytes, a Pillow image or a NumPy array (H, W, C)"
             raise DataError(f"an image of the type {type(image).__name__}", fix)
-        if not image.mode.startswith("I") and re.search(
-            ";16[BLN]", str(getattr(image, "tile", ""))
-        ):  # of a file not decoded yet
-            raise DataError(
-                "image: has 16 bits per channel, of which Pillow keeps 8", "name the file, or give its bytes"
-            )
+        lost = re.search(";16[BLN]", str(getattr(image, "tile", "")))  # of a file that is not decoded yet
+        if lost and not image.mode.startswith("I"):
+            raise DataError("image: 16 bits per channel, of which Pillow keeps 8", "name the file, or give its bytes")
         try:
             upright = ImageOps.exif_transpose(image.copy())
         except OSError as error:  # Pillow decodes only now
