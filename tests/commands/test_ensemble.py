@@ -251,7 +251,7 @@ def test_what_cannot_be_joined(runs: list[Path], folds: Path, data: Path, tmp_pa
     saved["data"]["splits"]["val"]["sha256"][0] = 64 * "0"
     del saved["digests"]
     torch.save(saved, tmp_path / "changed" / "best.pt")
-    with pytest.raises(DataError, match="was trained with another file as"):
+    with pytest.raises(DataError, match="is another file than that of the other runs"):
         ensemble([runs[0], tmp_path / "changed"], output=tmp_path / "e")
     assert not (tmp_path / "e").exists()
 

@@ -68,10 +68,10 @@ def features(records: Sequence[FileRecord]) -> dict[str, np.ndarray]:
 
 
 def find_shortcuts(
-    records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str] | None, finding: str = "", of: int = 1
+    records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str] | None, finding: str = "", tests: int = 1
 ) -> list[Shortcut]:
-    """The AUROC of every family on decoded images, with labels (N,); empty where images or classes are too few. The
-    `finding` is predicted in one `of` so many ways."""
+    """The AUROC of every family on decoded images, with labels (N,); empty where images or classes are too few. `clear`
+    is adjusted for so many `tests` (Bonferroni)."""
     counts = np.bincount(labels := np.unique(labels, return_inverse=True)[1])
     if len(labels) < 2 * LEAST or np.count_nonzero(counts >= LEAST) < 2:
         return []
@@ -94,7 +94,7 @@ def find_shortcuts(
             spread = influence_spread(np.mean([area.influence for area in areas], axis=0), units)
             reach = quantile(spread.degrees) * spread.variance**0.5
             low, high = max(0.0, value - reach), min(1.0, value + reach)
-        clear = value - NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / of) / quantile() * (value - low) > 0.5  # Bonferroni
+        clear = value - NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / tests) / quantile() * (value - low) > 0.5
         shortcuts.append(Shortcut(family, value, low, high, by_patient, len(y), finding, clear))
     return shortcuts
 

@@ -61,7 +61,7 @@ def plan(
             made = make_plan(settings, True)
     except TimeTooShortError as error:
         raise (shared.of_all(error) if shared else error) from None
-    report_patients(made.splits, "one patient may be in two splits, which makes results look too good")
+    report_patients(made.splits)
     say(f"plan for {made.inputs}:")
     for line in describe(made.reasons):
         say(f"  {line}")

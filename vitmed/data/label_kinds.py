@@ -221,9 +221,9 @@ def read_findings(table: Table, label: int | None, others: Sequence[int], reques
 
 
 def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> Labels:
-    asked, header, every = request.data.findings or request.outputs, table.header, range(len(table.header))
-    bits = (i for i in bit_columns(table, every)[0] if header[i] not in asked and [*columns] != [i])
-    without = next((i for i in bits if header[i].lower().replace("_", " ") in NONE_WORDS), None)
+    asked, header = {*(request.data.findings or request.outputs)}, table.header
+    named = [i for i, name in enumerate(header) if name.lower().replace("_", " ") in NONE_WORDS and name not in asked]
+    without = next((i for i in bit_columns(table, named)[0] if [*columns] != [i]), None)
     used, columns = tuple(columns), [i for i in columns if i != without]
     values = np.stack([cells_of_finding(table, i) for i in columns], axis=1)  # (R, F): 1, 0, -1, NaN for empty
     notes = []

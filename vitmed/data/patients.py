@@ -280,7 +280,10 @@ def table_of_patients(root: Path) -> Path | None:
     return None
 
 
-def report_patients(splits: Splits, risk: str) -> None:
+RISK = "one patient may be in two splits, which makes results look too good"
+
+
+def report_patients(splits: Splits, risk: str = RISK) -> None:
     """Report the patients of each split or, if they are unknown, the risk and what the file names suggest."""
     for text in splits.notes:
         warn(text)

@@ -55,10 +55,6 @@ class Units:
         """How many units have any of the images, (S,) bool, or any of the others: the fewer of the two."""
         return min(len(np.unique(self.index[part])) for part in (images, ~images))
 
-    def without(self, values: np.ndarray) -> np.ndarray:
-        """(G, F) sums of the values (S, F) over all units but one, each unit in turn."""
-        return values.sum(axis=0) - np.stack([self.sums(column) for column in values.T], axis=1)
-
     def leveraged(self, influence: np.ndarray, kinds: np.ndarray) -> np.ndarray:
         """The influence (S,) of each image as leaving out its unit shows it: over 1 - the unit's share of the images of
         its kind, (S,) int64; at most twice as large. Where few units have a kind, their influence hides how much the

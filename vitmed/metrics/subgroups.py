@@ -5,7 +5,7 @@ best. Between two it has the interval of a difference. Of more, the two are pick
 of the two holds the truth at its level; then `by_chance` is how often strata dealt to the patients at random are as far
 apart: a permutation test of the largest difference (Westfall & Young, Resampling-Based Multiple Testing, 1993).
 
-Letters: S images, K classes, R resamples, G strata.
+Letters: S images, K classes, R shuffles, G strata.
 """
 
 import itertools
@@ -19,7 +19,6 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.text_files import MISSING
 from vitmed.metrics import estimates, metric_table
-from vitmed.metrics.areas import class_areas
 from vitmed.metrics.estimates import Estimate, difference, of_share
 from vitmed.metrics.intervals import Units, ratio, share
 from vitmed.metrics.kinds.classes import MANY_CLASSES, PreparedPredictions
@@ -275,6 +274,12 @@ def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tup
     ranked = [] if k > MANY_CLASSES else [positive] if positive is not None else list(range(k))
     slow = bool(ranked) and len(ranked) * size**2 > PAIRS
     wins_of = {} if slow else {c: pair_wins(p[:, c], labels == c, atoms) for c in ranked}
+    ties = {c: np.unique(p[:, c], return_inverse=True)[1] for c in ranked} if slow else {}
+
+    def area(part: np.ndarray, c: int) -> float:
+        own = labels[part] == c
+        hits, misses = (np.bincount(ties[c][part[of]], minlength=len(p)) for of in (own, ~own))
+        return float(hits @ (np.cumsum(misses) - misses / 2) / (hits.sum() * misses.sum()))
 
     def numbers(inside: np.ndarray) -> dict[str, np.ndarray]:
         support, hits = inside @ each, inside @ held  # (R, K)
@@ -284,8 +289,7 @@ def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tup
             values = {"accuracy": hits.sum(axis=1) / total}
             if slow:
                 parts = [np.flatnonzero(row) for row in inside[:, atoms]]
-                areas = [[class_areas(p[part, c], labels[part] == c)[0].value for part in parts] for c in ranked]
-                values["auroc"] = np.mean(areas, axis=0)
+                values["auroc"] = np.mean([[area(part, c) for part in parts] for c in ranked], axis=0)
             elif wins_of:
                 areas = [
                     np.einsum("ra,ra->r", inside @ wins, inside) / (support[:, c] * (total - support[:, c]))

@@ -197,7 +197,7 @@ def _beside(key: str, of: str, material: Material) -> Baseline:
         other = replace(other, costs=tuple(map(tuple, given.costs)))  # which need no threshold of validation
     likeliest = of != "number" and predictions.at_point != other.at_point
     both = (predictions.without_point(), other.without_point()) if likeliest else (predictions, other)
-    numbers = kind.compare(*both)
+    numbers = kind.compare(*both, material.config.resamples)
     compared = Baseline(text=baseline_text(key, of), likeliest=likeliest, **dict(numbers))
     if predictions.kind != "findings":
         return compared

@@ -415,7 +415,7 @@ def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> t
         for name, part in member.splits.samples.items():
             for sample, digest in zip(part, member.hashes[name], strict=True):
                 if digest and images.get(sample.path, ("", ""))[1] not in ("", digest):
-                    problem = f"{member.path}: was trained with another file as {sample.path} than the others"
+                    problem = f"{member.path}: its {sample.path} is another file than that of the other runs"
                     raise DataError(problem, "train all of them on the same files")
                 cells = dict(zip(member.splits.columns, sample.columns, strict=True))
                 ordered = tuple(cells.get(name, "") for name in first.splits.columns)

@@ -207,7 +207,7 @@ def _describe_data(config: Config, splits: Splits) -> None:
         say(f"{name + ':':6} {counted(len(samples), 'image')} ({describe_split(splits, name)}), {splits.made[name]}")
     for line in proportion_lines(splits):
         say(line)
-    report_patients(splits, "one patient may be in two splits, which makes results look too good")
+    report_patients(splits)
 
 
 def _describe_network(config: Config, model: ViT, start: str, session: Session) -> None:

@@ -9,6 +9,7 @@ from sklearn.metrics import cohen_kappa_score, mean_absolute_error
 from test_grade_scoring import draw
 
 from vitmed.core.errors import DataError
+from vitmed.metrics.kinds.grades import PreparedGrades
 from vitmed.metrics.metric_table import GRADE_METRICS
 from vitmed.metrics.predictions import Predictions
 
@@ -61,3 +62,12 @@ def test_the_same_grades_differ_by_nothing_and_other_images_are_refused() -> Non
     assert found.tests["quadratic_kappa"].p == 1
     with pytest.raises(DataError, match="not of the same images"):
         compare_grades(first, second.take(np.arange(10)))
+
+
+def test_the_kappa_of_a_baseline_has_the_interval_of_its_own_report() -> None:
+    rng = np.random.default_rng(0)
+    labels, logits = rng.integers(3, size=90), rng.normal(size=(90, 3)).astype(np.float32)
+    p = Predictions(tuple("abc"), tuple(map(str, range(90))), None, labels, logits)
+    other = replace(p, logits=logits[::-1].copy())
+    beside = PreparedGrades.compare(p, other, 200).overall["quadratic_kappa"]
+    assert beside == PreparedGrades.evaluate(other, 200).overall["quadratic_kappa"] and beside.low is not None

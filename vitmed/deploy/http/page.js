@@ -19,8 +19,10 @@ function few(names) {
   return names.slice(0, MEMBERS).join(", ") + (more > 0 ? " and " + more + " more" : "");
 }
 
+const number = x => Math.abs(x) >= 9999.5 && Math.abs(x) < 1e15 ? x.toFixed(0) : x.toPrecision(4);
+
 function says(answer) {
-  if (typeof answer.prediction === "number") return answer.prediction.toPrecision(4) + (answer.unit ? " " + answer.unit : "");
+  if (typeof answer.prediction === "number") return number(answer.prediction) + (answer.unit ? " " + answer.unit : "");
   if (Array.isArray(answer.prediction)) return answer.prediction.join(", ") || "no finding";
   return answer.prediction + " " + percent(answer.probability);
 }
@@ -37,7 +39,7 @@ function show(card, answer) {
   if (answer.picture) picture(pictures, answer.picture, "what the network saw");
   if (!answer.answered) make("p", "The model does not answer: " + answer.reason + ".", "refuses", words);
   make("p", (answer.answered ? "" : "It would say: ") + says(answer), answer.answered ? "says" : "", words);
-  if (answer.interval) make("p", "Interval " + answer.interval.map(x => x.toPrecision(4)).join(" to "), "", words);
+  if (answer.interval) make("p", "Interval " + answer.interval.map(number).join(" to "), "", words);
   if (answer.prediction_set) make("p", "Cannot be excluded: " + (few(answer.prediction_set) || "nothing"), "", words);
   const ranked = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]);
   if (ranked.length) {

@@ -77,7 +77,7 @@ class PreparedPredictions(Prepared):
         for name in ("ppv", "npv", "f1"):  # without images of the class, or of others, they do not depend on the model
             per_class[name] = np.where((support > 0) & (others > 0), per_class[name], np.nan)
         # A class without a value makes plain means undefined: the mean over the others is another quantity. That is a
-        # class without images, also in a resample, and one that is never predicted, which would reward ignoring it.
+        # class without images, also without a patient, and one that is never predicted, which would reward ignoring it.
         losses = ratio(lost, total[:, None])  # (R, 2)
         hits = tp.sum(axis=1)
         chance = (support * called).sum(axis=1)  # total^2 x agreement by chance

@@ -290,16 +290,16 @@ class PreparedNumbers(Prepared):
     @cached_property
     def jackknifed(self) -> dict[str, Estimate]:
         """The numbers of `of_sums` that have a scale, with intervals by leaving out each patient in turn."""
-        summands, estimates = self.summands, {}
+        estimates = {}
         with np.errstate(divide="ignore", invalid="ignore"):
-            point, without = self.of_sums(summands.sum(axis=0)), self.of_sums(self.units.without(summands))
+            point, without = self.point, self.without(self.units)
             for name, (to, back) in SCALES.items():
-                ends = intervals.jackknife_interval(float(to(point[name])), to(without[name]), name in SKEWED)
+                ends = intervals.jackknife_interval(float(to(np.array(point[name]))), to(without[name]), name in SKEWED)
                 low, high = back(np.array(ends)).tolist()
                 if name == "mae":  # one gross error left out moves its logarithm too far
-                    low, high = intervals.log_interval(float(point[name]), intervals.jackknife_spread(without[name]))
+                    low, high = intervals.log_interval(point[name], intervals.jackknife_spread(without[name]))
                 method = "jackknife-hall" if name in SKEWED else "jackknife"
-                estimates[name] = estimate(float(point[name]), low, high, method)
+                estimates[name] = estimate(point[name], low, high, method)
         return estimates
 
     @cached_property

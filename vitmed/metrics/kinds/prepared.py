@@ -184,7 +184,7 @@ class Prepared:
     def evaluate(cls, predictions: Any, resamples: int = 2000) -> Numbers:
         """Every number with its interval; the units are patients where they are known.
 
-        `resamples`, which the rest of a report uses, is only recorded.
+        `resamples` are behind the intervals of kappas of grades; otherwise they are only recorded.
 
         Raises:
             DataError: the predictions have no labels, or a score that is no finite number.
@@ -221,8 +221,9 @@ class Prepared:
         return numbers.model_copy(update=reasons)
 
     @classmethod
-    def compare(cls, predictions: Any, other: Any) -> PairedComparison:
-        """The numbers of the other model, and the differences, first minus other, on the same images.
+    def compare(cls, predictions: Any, other: Any, resamples: int = 0) -> PairedComparison:
+        """The numbers of the other model, its kappas of grades with so many `resamples`, and the differences, first
+        minus other, on the same images.
 
         The interval of a difference is paired, so narrower than the intervals of the two numbers suggest; its `method`
         says how it is computed. Predictions that are all the same differ by exactly 0.
@@ -232,7 +233,7 @@ class Prepared:
         """
         if predictions.paths != other.paths or predictions.classes != other.classes:
             raise DataError("the two predictions are not of the same images and classes", "predict the same images")
-        first, second = cls(predictions), cls(other)
+        first, second = cls(predictions), cls(other, resamples)
         if not np.array_equal(first.labels, second.labels):
             raise DataError("the two predictions have different labels for the same images", "predict the same images")
         first.check()
