@@ -115,34 +115,11 @@ def test_the_numbers_are_those_of_sklearn_on_patients() -> None:
     assert "SECRET" not in json.dumps(told.to_dict(), allow_nan=False)
 
 
-def test_the_threshold_is_chosen_on_validation_alone() -> None:
-    p, validation = draw(), draw(seed=5)
-    told, other = patient_level(p, validation, 20), patient_level(p, draw(seed=6, skill=3), 20)
-    for way in WAYS:
-        before = patient_predictions(validation, way)
-        fpr, tpr, cuts = sk.roc_curve(before.labels == 0, before.probabilities[:, 0], drop_intermediate=False)
-        best = cuts[np.argmax(tpr - fpr)]
-        threshold = told[way]["at_threshold"]["threshold"]
-        lower = before.probabilities[:, 0][before.probabilities[:, 0] < best].max()
-        assert threshold == pytest.approx((lower + best) / 2)  # midway between the two scores around the best
-        assert lower < threshold < best < 1
-        evaluated = patient_predictions(p, way)
-        called = evaluated.probabilities[:, 0] >= threshold
-        assert told[way]["at_threshold"]["sensitivity"]["value"] == pytest.approx(
-            sk.recall_score(evaluated.labels == 0, called)
-        )
-        assert told[way]["overall"] == other[way]["overall"]  # the rest does not depend on it
-    bare = patient_level(p, None, 20)
-    assert "at_threshold" not in bare["mean"]
-
-
 def test_youden_by_hand() -> None:
     scores, positive = np.array([0.1, 0.4, 0.35, 0.8]), np.array([False, False, True, True])
     assert youden_threshold(scores, positive) == pytest.approx(0.6)  # 1/2 + 1 - 1, the first of two as good
     assert youden_threshold(np.array([1.0, 2.0]), np.array([True, False])) is None  # J is 0 at best: nothing is called
     assert youden_threshold(np.array([1.0, 1.0]), np.array([True, False])) is None
-    wrong = draw(seed=5, skill=-40)  # on validation no patient is better than the others of the other class
-    assert "at_threshold" not in patient_level(draw(), wrong, 20)["mean"]
 
 
 @pytest.mark.parametrize(
@@ -203,12 +180,12 @@ def test_a_handful_of_labelled_patients_says_nothing() -> None:
     p = draw(patients=30, images=3, classes=3)
     labels = np.arange(len(p)) % 3
     mixed = replace(p, labels=labels, groups=(*(f"P{i // 3}" for i in range(len(p) - 2)), "Q", "R"))
-    level = patient_level(mixed, None, 20)
+    level = patient_level(mixed, 20)
     assert level.mean is None
     assert level.reason == "only 3 of 32 patients have images of one class alone; the others have no label"
     mixed = replace(mixed, labels=np.where(np.arange(len(p)) < 60, labels, 0))
     one = "all 12 patients with images of one class alone count as 'c0'; the others have no label"
-    assert patient_level(mixed, None, 20).reason == one
+    assert patient_level(mixed, 20).reason == one
 
 
 def patients_with(images: list[int], wrong: list[int]) -> Predictions:

@@ -44,9 +44,7 @@ def draw(classes: tuple[str, ...] = ("healthy", "ill"), n: int = 240, patients: 
 def write(folder: Path, p: Predictions, **more: Any) -> Results:
     config = EvaluateConfig(resamples=600, subgroups=["site"], raters=["reader"])
     other = replace(p, logits=np.random.default_rng(9).normal(size=p.logits.shape).astype(np.float32) + p.logits / 2)
-    return write_report(
-        folder, p, title="t", facts={}, config=config, validation=p, baselines={"colour_and_size": other}, **more
-    )
+    return write_report(folder, p, title="t", facts={}, config=config, baselines={"colour_and_size": other}, **more)
 
 
 def estimates(content: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

@@ -63,7 +63,7 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         draw_only(patch, "confusion_matrix", "roc", "precision_recall", "reliability")
         metrics = write_report(
             folder, policy.apply(test), title="test of cells", facts={}, config=config, policy=policy,
-            validation=policy.apply(validation), baselines={"colour_and_size": baseline},
+            baselines={"colour_and_size": baseline},
         )  # fmt: skip
     page = (folder / "report.md").read_text(encoding="utf-8")
     content = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.areas import youden_threshold
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Sample
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.classes import MANY_CLASSES, evaluate_predictions
@@ -18,19 +17,6 @@ from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 FEWEST_KNOWN = 5  # patients with a label, of more than two classes
 OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}  # of `Numbers`: others are long
-
-
-class AtThreshold(Frozen):
-    """The numbers that depend on a threshold, at the one that was best on `n_validation` patients of validation."""
-
-    threshold: float
-    n_validation: int
-    sensitivity: Estimate
-    specificity: Estimate
-    ppv: Estimate
-    npv: Estimate
-    balanced_accuracy: Estimate
-    confusion_matrix: list[list[int]]
 
 
 class ByPatient(Frozen):
@@ -49,7 +35,6 @@ class ByPatient(Frozen):
     undefined: dict[str, str] = {}
     no_interval: dict[str, str] = {}
     notes: list[str] = []
-    at_threshold: AtThreshold | None = None
     reason: str | None = None
 
 
@@ -108,11 +93,9 @@ def patient_predictions(predictions: Predictions, way: str) -> Predictions:
     return replace(combined, threshold=predictions.threshold, costs=predictions.costs)
 
 
-def patient_level(
-    predictions: Predictions, validation: Predictions | None = None, resamples: int = 2000
-) -> PatientLevel | None:
+def patient_level(predictions: Predictions, resamples: int = 2000) -> PatientLevel | None:
     """Every number of `evaluate_predictions` with each patient a unit, for each of `WAYS`; None where patients are
-    unknown. Predictions for validation, of the same model, give the threshold that was best there."""
+    unknown."""
     if predictions.groups is None or not len(predictions):
         return None
     (labels, mixed), two = patient_labels(predictions), positive_index(predictions) is not None
@@ -136,30 +119,8 @@ def patient_level(
             about = [note.replace(image, person) for note in about]
         content: dict[str, Any] = {key: value for key, value in numbers if key in kept} | {"notes": about}
         notes += [note for note in about if note not in notes]
-        if validation is not None and validation.groups is not None and validation.labels is not None:
-            best = _at_threshold(combined, patient_predictions(validation, way), resamples)
-            content |= {} if best is None else {"at_threshold": best}
         level[way] = ByPatient(text=text, **content)
     return PatientLevel(**level)
-
-
-def _at_threshold(combined: Predictions, before: Predictions, resamples: int) -> AtThreshold | None:
-    """The numbers at the threshold that was best on validation."""
-    positive, labels = positive_index(combined), known_labels(before)
-    if positive is None or len(np.unique(labels)) < 2:
-        return None
-    if (threshold := youden_threshold(before.probabilities[:, positive], labels == positive)) is None:
-        return None
-    name = combined.classes[positive]
-    numbers = evaluate_predictions(replace(combined, positive=name, threshold=threshold), resamples)
-    of_class = numbers.per_class[name]
-    return AtThreshold(
-        threshold=threshold,
-        n_validation=len(before),
-        **{name: of_class[name] for name in ("sensitivity", "specificity", "ppv", "npv")},
-        balanced_accuracy=numbers.overall["balanced_accuracy"],
-        confusion_matrix=numbers.confusion_matrix,
-    )
 
 
 def _undefined(predictions: Predictions, labels: np.ndarray, mixed: int) -> str | None:

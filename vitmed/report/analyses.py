@@ -39,8 +39,6 @@ class Extra:
 
     flow: Flow | None = None  # where the images come from
     weights_hash: str | None = None  # None where there are no weights, or several
-
-    validation: Predictions | None = None  # of the same model, for the images on which everything is chosen
     internal: Predictions | None = None  # of the same model and policy, for its own test, where others are evaluated
     baselines: Mapping[str, Predictions] = field(default_factory=dict)  # key in `write.BASELINES` -> of the same images
     policy: DecisionPolicy | None = None  # as it was applied to the predictions
@@ -144,7 +142,7 @@ OF_EVERY_KIND: dict[str, Analysis] = {
 }
 CLASS_ANALYSES: dict[str, Analysis] = {
     "external": lambda m: compare_with_own_test(m.predictions, m.metrics, m.extra.internal, m.config.resamples),
-    "patient_level": lambda m: patient_level(m.predictions, m.extra.validation, m.config.resamples),
+    "patient_level": lambda m: patient_level(m.predictions, m.config.resamples),
     "per_patient": lambda m: per_patient(m.predictions),
     "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples),
     "agreement": lambda m: agreement(

@@ -188,7 +188,6 @@ def report_images(
         extra = Extra(
             flow=flow.model_copy(update={"evaluated": evaluated, "characteristics": traits}),
             weights_hash=saved.weights_hash,
-            validation=read_split(run, "val", saved.weights_hash, policy) if chosen.part != "val" else None,
             internal=internal,
             baselines=baselines() if baselines else beside,
             policy=policy,
@@ -305,20 +304,16 @@ def rebuild(
     kind = target_of(predictions, config.ordinal).kind
     parse_gates([f"{name}={limit!r}" for name, limit in gates.items()], kind)
     same = not against_rest and policy_settings(config) == policy_settings(earlier)
-    if same:
-        validation = read_split(run, "val", weights_hash, policy) if of_model else None
-    else:
+    if not same:
         _check_choosable(file, of_model, folds, {"positive": positive} if against_rest else flags)
         validation = validation_of(run.best, weights_hash, predictions.positive)
         validation = validation if positive is None else validation.against_rest(positive)
         former = notes_of(policy)
         policy = choose_policy(validation, config, policy.ood_score if policy else None, weights_hash)
-        predictions, validation = policy.apply(predictions), policy.apply(validation)
+        predictions = policy.apply(predictions)
         notes = [*(note for note in notes if note not in former), *notes_of(policy)]
-    if file.parent in run.evaluations("val"):
-        validation = None
     again: dict[str, Any] = {"notes": notes, "run": origin.run or run.name, "rebuilt": now()}
-    extra = Extra(flow, weights_hash, validation, baselines=baselines, policy=policy, folds=folds)
+    extra = Extra(flow, weights_hash, baselines=baselines, policy=policy, folds=folds)
     if against_rest:
         again |= {"title": f"{origin.title}: {predictions.positive} against the rest", "rebuilt": None}
         extra = replace(extra, flow=flows.counted_again(flow, predictions))

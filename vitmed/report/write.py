@@ -163,7 +163,6 @@ def _of_findings(material: Material, origin: Origin) -> dict[str, tuple[str, Rep
         own = Extra(
             flow=counted_again(extra.flow, view),
             weights_hash=extra.weights_hash,
-            validation=None if extra.validation is None else cast(Any, extra.validation).of(name),
             internal=None if extra.internal is None else cast(Any, extra.internal).of(name),
             policy=policy,
             folds=folds,

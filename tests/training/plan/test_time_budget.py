@@ -38,7 +38,8 @@ def test_a_busy_machine_gets_more_time_for_the_evaluation() -> None:
     assert alone.factor(100.0, 10.0, 5.0) == 1  # nothing is known yet
     assert alone.factor(120.0, 28.0, 7.0) == 1  # it waited for data, and computed the rest of the time
     crowded = Contention(100.0, 10.0, 5.0)
-    assert crowded.factor(122.0, 20.0, 7.0) == 2  # 20 s for 10 s of CPU time
+    assert crowded.factor(106.0, 12.0, 5.0) < 1.5  # four seconds of another program do not end the training
+    assert crowded.factor(122.0, 20.0, 7.0) == 1.5  # 20 s for 10 s of CPU time, and ten that count as alone
     assert crowded.factor(900.0, 25.0, 7.0) == MOST_CONTENTION
     assert crowded.factor(940.0, 65.0, 7.0) == 1  # the others have ended
 

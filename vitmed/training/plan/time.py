@@ -61,7 +61,7 @@ IN_TRAINING = 1.2  # how many times as long a step takes there as alone: loading
 CLEARLY = 1.2  # times as long: from here a network is clearly larger
 MOST_KNEES = 3  # passes beyond the knee that may still help: more are not made, however much time there is
 RECENT = 30.0  # s, over which contention is measured, at least
-LEAST_USED = 3.0  # s of CPU time from which contention is measured: the first steps wait for memory and files
+ALONE = 10.0  # s that count as if nobody else had computed: the first steps wait for memory and files
 MOST_CONTENTION = 8.0  # times as long
 
 
@@ -395,8 +395,8 @@ def share_of_time(seconds: float, end: float, start: float, share: float) -> flo
 class Contention:
     """How many times as long work takes because other programs share the cores: seconds for each second of CPU time.
 
-    Measured on one thread that computes, over the last `RECENT` to 2 x `RECENT` s: the seconds of a clock, those of its
-    CPU time, and those that it waited for data, all now.
+    Measured on one thread that computes, over the last `RECENT` to 2 x `RECENT` s and `ALONE`: the seconds of a clock,
+    those of its CPU time, and those that it waited for data, all now.
     """
 
     def __init__(self, seconds: float, cpu: float, waited: float) -> None:
@@ -408,4 +408,4 @@ class Contention:
             self.begin, self.middle = self.middle, (seconds, cpu, waited)
         used = cpu - self.begin[1]
         computed = seconds - self.begin[0] - (waited - self.begin[2])
-        return min(MOST_CONTENTION, max(1.0, computed / used)) if used > LEAST_USED else 1.0
+        return min(MOST_CONTENTION, max(1.0, (ALONE + computed) / (ALONE + used)))
