@@ -214,7 +214,8 @@ def test_the_spread_of_areas_is_what_resampling_shows(classes: int, grouped: boo
     groups = tuple(f"P{i}" for i in patients) if grouped else None
     p = Predictions(tuple("abcd"[:classes]), ("x",) * 400, groups, labels, logits)
     result, units = evaluate_predictions(p, resamples=10), patients if grouped else np.arange(400)
-    ranked, weights = (1,) if classes == 2 else range(classes), np.concatenate([*bootstrap_weights(units, 400, seed=0)])
+    weights = np.concatenate([*bootstrap_weights(units, 800 // classes, seed=0)])
+    ranked = (1,) if classes == 2 else range(classes)
     found = {}
     for name, area in (("auroc", sk.roc_auc_score), ("average_precision", sk.average_precision_score)):
         each = np.array([[area(labels == c, p.probabilities[:, c], sample_weight=w) for w in weights] for c in ranked])
