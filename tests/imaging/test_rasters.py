@@ -62,8 +62,9 @@ def test_tiff_of_every_type(tmp_path: Path, dtype: type) -> None:
     assert np.array_equal(values(tmp_path / "a.tif"), array)
     tifffile.imwrite(tmp_path / "big.tif", array, bigtiff=True)
     assert np.array_equal(values(tmp_path / "big.tif"), array)
-    tifffile.imwrite(tmp_path / "big.tif", array, byteorder=">")
-    assert np.array_equal(values(tmp_path / "big.tif"), array)
+    for more in ({}, {"compression": "deflate"}):
+        tifffile.imwrite(tmp_path / "big.tif", array, byteorder=">", **more)
+        assert np.array_equal(values(tmp_path / "big.tif"), array)
     tifffile.imwrite(tmp_path / "pages.tif", np.stack([array, array[::-1]]), photometric="minisblack")
     assert np.array_equal(values(tmp_path / "pages.tif", 1), array[::-1])
     assert read_header(tmp_path / "pages.tif").frames == 2
@@ -74,6 +75,10 @@ def test_white_is_zero_where_a_tiff_says_so_and_float_colours_are_read(tmp_path:
         tifffile.imwrite(tmp_path / "a.tif", array, photometric="miniswhite")
         found = np.asarray(read_image(tmp_path / "a.tif", 1, window=(0.0, float(top))))
         assert np.abs(255 - 255.0 * array / top - found).max() <= 0.5
+    signed = ((RAMP >> 8).astype(np.int16) - 128).astype(np.int8)
+    tifffile.imwrite(tmp_path / "a.tif", signed, photometric="miniswhite")
+    found = np.asarray(read_image(tmp_path / "a.tif", 1, window=(-128.0, 127.0)))
+    assert np.array_equal(found, 127 - signed.astype(int))
     array = (COLOUR / 65535).astype(np.float32)
     tifffile.imwrite(tmp_path / "a.tif", array, photometric="rgb")
     assert np.array_equal(values(tmp_path / "a.tif"), array)

@@ -206,7 +206,9 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
                 image.load()
                 if not deep:
                     return image
-                if not (kind == 2 and bits == 8):  # Pillow takes signed bytes as unsigned
+                # Pillow takes signed bytes as unsigned, and swaps the bytes of what libtiff has swapped when it unpacked.
+                swapped = kind > 1 and tags.prefix == b"MM" and tags.get(259, 1) != 1
+                if not swapped and not (kind == 2 and bits == 8):
                     values = np.asarray(image)
                     values = values.astype(values.dtype.newbyteorder("="), copy=False)
                     if kind == 1 and bits == 32 and values.dtype == np.int32:  # the label is wrong, the bytes are right
@@ -221,7 +223,7 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
     dtype = np.dtype(f"{'?uif'[kind] if kind < 4 else 'u'}{max(1, bits // 8)}")
     # OpenCV turns the pages of a TIFF by their tag.
     values, alpha = _opencv(path, stream, index, dtype, size[::-1] if _orientation(tags) > 4 else size)
-    return RawImage(values, bits, alpha, int(tags.get(262, 1)) == 0)
+    return RawImage(values, bits, alpha, int(tags.get(262, 1)) == 0 and bits > 8)  # 8 bits are inverted already
 
 
 def _tiff_depth(tags: Tags) -> tuple[int, int]:
