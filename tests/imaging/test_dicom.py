@@ -132,6 +132,12 @@ def test_a_window_table(tmp_path: Path) -> None:
     item.add_new(0x00283006, "US", [0, 2048, 4095])
     file = write(tmp_path / "a.dcm", np.array([[0, 5, 6], [7, 8, 999]], np.uint16), VOILUTSequence=[item])
     assert grey(file, "dicom").tolist() == [[0, 0, 128], [255, 255, 255]]
+    ds = pydicom.dcmread(file)  # a table of Hounsfield units from -3, where nothing names the type of the -3
+    ds.RescaleSlope, ds.RescaleIntercept = 1, -8
+    ds.VOILUTSequence[0].add_new(0x00283002, "SS", [3, -3, 12])
+    ds.file_meta.TransferSyntaxUID = pydicom.uid.ImplicitVRLittleEndian
+    ds.save_as(file, implicit_vr=True)
+    assert grey(file, "dicom").tolist() == [[0, 0, 128], [255, 255, 255]]
 
 
 def test_tables_of_4096_entries_of_8_and_of_12_bits(tmp_path: Path) -> None:
@@ -204,6 +210,16 @@ def test_lossless_compression(tmp_path: Path, syntax: str) -> None:
     colour = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
     file = compress(write(tmp_path / "b.dcm", colour), syntax)
     assert np.array_equal(np.asarray(read_image(file)), colour)
+
+
+def test_bits_that_are_not_stored_do_not_count(tmp_path: Path) -> None:
+    """As DCMTK's dcmcjpls writes it: a stream of 16 bits, of which 12 are stored, with the sign in the twelfth."""
+    signed = np.random.default_rng(0).integers(-2048, 2048, (64, 64)).astype(np.int16)
+    file = compress(write(tmp_path / "a.dcm", signed.view(np.uint16) & 0xFFF), "JPEGLSLossless")
+    ds = pydicom.dcmread(file)
+    ds.BitsStored, ds.HighBit, ds.PixelRepresentation = 12, 11, 1
+    ds.save_as(file)
+    assert np.array_equal(deep(file).values, signed)
 
 
 def test_colours_that_cannot_be_compressed_are_read(tmp_path: Path) -> None:

@@ -87,7 +87,9 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
             low, high = sorted((int(padding), int(padding if limit in (None, "") else limit)))
             valid = (array < low) | (array > high)
         valid = None if valid is None or valid.all() else valid
-        return RawImage(_modality(array, head, index), bits, None, inverted, tuple(_windows(head, index)), valid)
+        values = _modality(array, head, index)
+        windows = tuple(_windows(head, index, bool(values.min() < 0)))
+        return RawImage(values, bits, None, inverted, windows, valid)
     if mode == "PALETTE COLOR":
         from pydicom.pixels import apply_color_lut
 
@@ -189,7 +191,9 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
     if shifted and (array >> bits).any():  # else the tag alone is wrong
         problem = f"{path}: {bits} bits up to bit {head.HighBit}, not from bit 0"
         raise DataError(problem, "export it again (dcmj2pnm reads it)")
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    unused = 8 * array.dtype.itemsize - bits if syntax.is_encapsulated else 0  # else pydicom has cleared these bits
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return array << unused >> unused if unused > 0 else array
 
 
 def _groups(head: Any, index: int, sequence: str) -> Iterator[Any]:
@@ -231,10 +235,13 @@ def _table(item: Any, head: Any) -> tuple[int, np.ndarray, int]:
     return first, entries[:count].astype(np.uint8 if bits <= 8 else np.uint16), bits
 
 
-def _windows(head: Any, index: int) -> Iterator[FileWindow]:
-    """The windows of a frame: tables first, as in pydicom, then centre and width (PS3.3, C.11.2)."""
+def _windows(head: Any, index: int, signed: bool = False) -> Iterator[FileWindow]:
+    """The windows of a frame: tables first, as in pydicom, then centre and width (PS3.3, C.11.2). The values that they
+    are for may be negative, `signed`."""
     for item in head.get("VOILUTSequence") or []:
         first, entries, bits = _table(item, head)
+        # Without explicit VRs pydicom takes the first value as unsigned where the stored pixels are.
+        first -= 2**16 if signed and first >= 2**15 else 0
         yield Table(first, entries.astype(np.float32) * np.float32(255 / (2**bits - 1)))
     for group in _groups(head, index, "FrameVOILUTSequence"):
         centres, widths = _numbers(group.get("WindowCenter")), _numbers(group.get("WindowWidth"))

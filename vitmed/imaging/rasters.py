@@ -206,7 +206,7 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
                 image.load()
                 if not deep:
                     return image
-                # Pillow takes signed bytes as unsigned, and swaps the bytes of what libtiff has swapped when it unpacked.
+                # Pillow takes signed bytes as unsigned, and swaps again what libtiff has swapped when it unpacked.
                 swapped = kind > 1 and tags.prefix == b"MM" and tags.get(259, 1) != 1
                 if not swapped and not (kind == 2 and bits == 8):
                     values = np.asarray(image)
