@@ -155,6 +155,7 @@ def test_a_full_disk_keeps_the_checkpoints_of_before(
     monkeypatch.undo()
 
 
+@pytest.mark.slow
 def test_a_closed_terminal_ends_training_as_sigterm_does_and_nohup_stays(data: Path, tmp_path: Path) -> None:
     closes = Recorder(lambda done: os.kill(os.getpid(), signal.SIGHUP) if done == 2 else None)
     old = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup

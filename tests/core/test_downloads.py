@@ -589,6 +589,7 @@ def from_hub(server: Server, *args: str, **environment: str) -> subprocess.Compl
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_file_of_the_hub(hub: Server, cache: Path) -> None:
     pytest.importorskip("huggingface_hub")
     done = from_hub(hub, HF_TOKEN="hf_secret")
