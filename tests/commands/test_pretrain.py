@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -182,6 +183,9 @@ def test_a_test_image_that_was_seen_is_told(tmp_path: Path, made: PretrainResult
     assert not any("Leakage" in note for note in result.val.metrics["report"]["notes"])
     later = train(other, weights=result.checkpoint, output=tmp_path, name="two", **AFTER)
     assert any("Leakage: 1 of" in note for note in later.test.metrics["report"]["notes"])
+    assert not any("validation image" in text for text in ui.warned)
+    train(other, weights=result.checkpoint, output=tmp_path, name="three", resplit=True, test=False, **AFTER)
+    assert any(re.search(r"the weights were made with \d+ validation images", text) for text in ui.warned)
     with pytest.raises(DataError, match="pretraining"):
         evaluate(later.folder, data=data / "train")
 

@@ -132,8 +132,12 @@ def _listed(config: DataConfig, ordinal: Sequence[str]) -> Splits:
         images = replace(images, samples={ALL: tuple(sorted(images.every, key=attrgetter("label", "path")))}, made={})
     if "train" not in images.samples and ALL not in images.samples:
         raise DataError(f"{images.source}: has {', '.join(images.samples)} but no train", "add rows of train")
-    for name, samples in images.samples.items():
-        _check_classes(images, name, samples)
+    for part, samples in images.samples.items():
+        for label in _missing(images, samples):
+            noun = "grade" if images.target.kind == "grades" else "class"
+            where = "" if part == ALL else f" in the {part} split"
+            problem = f"{_place(images, part, label)}: {noun} {images.classes[label]!r} has no image{where}"
+            raise DataError(problem, f"add images, or remove the {noun} everywhere")
     images = with_copies(images, {"test", "val"} <= set(images.samples) and not config.divided, config.cache)
     if images.target.kind == "findings":
         images = without_rarest(without_unlearnable(images, config), config)
@@ -266,14 +270,6 @@ def _place(images: Splits, part: str, label: int) -> Path:
     if images.source.is_file():
         return images.source
     return images.source / images.made.get(part, "").removeprefix("folder ").rstrip("/") / images.classes[label]
-
-
-def _check_classes(images: Splits, part: str, samples: Samples) -> None:
-    for label in _missing(images, samples):
-        noun = "grade" if images.target.kind == "grades" else "class"
-        where = "" if part == ALL else f" in the {part} split"
-        problem = f"{_place(images, part, label)}: {noun} {images.classes[label]!r} has no image{where}"
-        raise DataError(problem, f"add images, or remove the {noun} everywhere")
 
 
 def without_unlearnable(images: Splits, config: DataConfig) -> Splits:

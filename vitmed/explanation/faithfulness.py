@@ -82,18 +82,17 @@ def check_maps(
     shuffled = relevance(shaken, x[:SHUFFLED], targets[:SHUFFLED], kind)
     units = np.arange(len(images)) if units is None else units
 
-    def mean(values: np.ndarray) -> Estimate:
-        return mean_estimate(values, units[: len(values)])
-
     def check(name: str) -> MapCheck:
         deletion, insertion = scores[name].T  # (B,) each
-        gain, similarity = mean(insertion - deletion), mean(rank_correlation(maps[name][:SHUFFLED], shuffled[name]))
+        gain = mean_estimate(insertion - deletion, units)
+        similarity = mean_estimate(rank_correlation(maps[name][:SHUFFLED], shuffled[name]), units[:SHUFFLED])
         word, text = verdict(gain, similarity)
-        areas = {"deletion": mean(deletion), "insertion": mean(insertion), "gain": gain}
+        areas = {"deletion": mean_estimate(deletion, units), "insertion": mean_estimate(insertion, units), "gain": gain}
         return MapCheck(title=TITLES[name], **areas, similarity={EVERYTHING: similarity}, verdict=word, text=text)
 
     ends = {name: float(scores[name].mean()) for name in ("whole", "blank")}
-    methods, random = {name: check(name) for name in METHODS}, mean(scores["random"].mean(axis=1))
+    methods = {name: check(name) for name in METHODS}
+    random = mean_estimate(scores["random"].mean(axis=1), units)
     return result.model_copy(update={"methods": methods, "stages": [EVERYTHING], "random": random, **ends})
 
 

@@ -285,8 +285,10 @@ def _read(
     ranks, checked = session.ranks, dict[str, Any]()
     with ranks.one_first():
         read = read_splits(splits, Preprocessing.of(config), config.data)
-        if before := sum(map(set(task.seen).__contains__, read.hashes["test"])):
-            warn(f"the weights were made with {counted(before, 'test image')}: results look too good")
+        for part, known, name in (("test", task.seen, "test"), ("val", task.learned, "validation")):
+            if before := sum(map(set(known).__contains__, read.hashes[part])):
+                chosen = ", and what is chosen by them does not hold" * (part == "val")
+                warn(f"the weights were made with {counted(before, f'{name} image')}: results look too good{chosen}")
     check_unchanged(read.splits, read.hashes, hashes)  # before advice that --resume refuses
     check_ranks(read, session.device, session.precision, session.ranks)
     if ranks.leads:

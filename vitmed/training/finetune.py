@@ -50,6 +50,7 @@ class Finetune(Task[Config]):
     model: ViT
     outputs: int  # K, of the network
     seen: Sequence[str] = ()  # sha256 of the images that its weights were made with
+    learned: Sequence[str] = ()  # those of them that a run trained on, with labels; not known once a run is resumed
     report: LoadReport | None = None  # what of a weight file was used; None without one
     fingerprints: dict[str, list[str]] | None = None  # of train and val, to notice near copies in an evaluation
     planned_rate: float | None = None  # images/s in training, as the plan measured them; None: not known
@@ -90,7 +91,7 @@ class Finetune(Task[Config]):
             say(f"balance {config.train.balance}: probabilities stay at the prevalence of training; {decides}")
         if (config.augment.mixup or config.augment.cutmix) and not config.train.freeze:
             warn("mixup and cutmix change calibration: check the log loss and the Brier score")
-        return cls(model, splits.outputs, weights.seen if weights is not None else (), report)
+        return cls(model, splits.outputs, *((), ()) if weights is None else (weights.seen, weights.learned), report)
 
     def objective(self, config: Config, train: Images, session: Session) -> Objective:
         return objective_of(train, self.outputs, config, session.precision, session.device)

@@ -67,6 +67,7 @@ class Weights:
     interpolation: str | None = None  # how images were resized: "bilinear", "bicubic", ...
     licence: str | None = None  # SPDX identifier, or the publisher's name for it; `terms_of` knows what it demands
     seen: tuple[str, ...] = ()  # sha256 of the images that the weights were made with, if the file states them
+    learned: tuple[str, ...] = ()  # those of them that the run trained on, with labels
     assumed: bool = False  # whether nothing states the normalisation: no file beside it, nor its name, nor its layout
     entry: catalogue.Entry | None = None  # from which they come, perhaps through a checkpoint of vitmed
 
@@ -310,12 +311,13 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         about |= {"interpolation": data.get("interpolation"), "licence": config["model"].get("licence")}
         normalize, kind = str(data["normalize"]), catalogue.MASKED if encoder else "vitmed"
         if encoder:
-            seen = checkpoint["seen"]
+            about["seen"] = tuple(checkpoint["seen"])
         else:
             data = checkpoint["data"]
-            seen = [*data.get("seen", ()), *data["splits"]["train"]["sha256"], *data["splits"]["val"]["sha256"]]
+            learned, val = (tuple(data["splits"][part]["sha256"]) for part in ("train", "val"))
+            about |= {"seen": (*data.get("seen", ()), *learned, *val), "learned": learned}
         about["entry"] = catalogue.public_weights().get(config["model"].get("weights"))
-        return Weights(path, "vitmed", state, network, kind, normalize, (), **about, seen=tuple(seen))
+        return Weights(path, "vitmed", state, network, kind, normalize, (), **about)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):  # also of a tensor that is no table
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", files.AGAIN) from None
 
