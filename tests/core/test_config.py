@@ -52,6 +52,19 @@ def test_a_section_without_fields_is_refused_also_where_a_flag_names_weights(tmp
             assert f"{file}: config section 'model' holds" in told(file=file, overrides=flags)
 
 
+def test_other_weights_than_those_of_a_run_bring_their_own_licence_and_normalisation(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    model = "model: {weights: a.pth, licence: CC-BY-NC-4.0, terms: cite us, patch_size: 16"
+    file.write_text(f"{model}, weights_sha256: '{'0' * 64}'}}\ndata: {{normalize: half, interpolation: bicubic}}\n")
+    other = load_config(file, {"model.weights": "b.pth", "data.interpolation": "bicubic"}, ["train.epochs=3"])
+    assert (other.model.licence, other.model.terms, other.model.weights_sha256) == (None, None, None)
+    assert other.model.patch_size == 16 and "normalize" not in other.data.model_fields_set
+    assert other.data.interpolation == "bicubic"  # named with them
+    assert load_config(file).data.normalize == "half" and load_config(file).model.licence == "CC-BY-NC-4.0"
+    file.write_text(f"{model}}}\ndata: {{normalize: half}}\n")  # by hand, before there are weights
+    assert load_config(file, {"model.weights": "b.pth"}).data.normalize == "half"
+
+
 def test_a_finding_that_is_no_name_is_refused_by_its_flag() -> None:
     assert told(overrides={"data.findings": ["edema", 1]}).startswith("--finding 1: ")
 

@@ -56,7 +56,12 @@ def load_config(
         if isinstance(fields := tree.setdefault(section, {}), dict):
             fields[field] = str(value) if isinstance(value, Path) else value
     if "model.weights" in values and isinstance(model := tree.get("model"), dict):  # other weights than the file states
-        tree["model"] = {k: v for k, v in model.items() if k not in ("weights_sha256", "weights_reason")}
+        about = {"model": {"weights_sha256", "weights_reason", "licence", "terms"}}
+        if model.get("weights_sha256") is not None:  # a run wrote what they expect of an image
+            about["data"] = {"normalize", "mean", "std", "interpolation"}
+        for section, names in about.items():
+            if isinstance(fields := tree.get(section), dict):
+                tree[section] = {k: v for k, v in fields.items() if k not in names or f"{section}.{k}" in values}
     try:
         config = build_config(tree, kind, given)
         if path is not None and "data.root" in (overrides or {}):  # of a command that reads the images

@@ -29,6 +29,7 @@ from vitmed.models.weights.catalogue import public_weights
 from vitmed.models.weights.layouts import HEAD
 from vitmed.models.weights.pretrained import (
     LoadReport,
+    Weights,
     config_for_weights,
     load_pretrained,
     open_weights,
@@ -330,6 +331,20 @@ def test_a_grey_image_gives_the_features_of_its_copy_in_three_channels(
         torch.testing.assert_close(features[channels], features[3], atol=1e-4, rtol=1e-4)
 
 
+def test_a_stem_of_convolutions_keeps_its_features_in_grey_but_for_the_margin() -> None:
+    """Its first convolution has no bias; the margin of zeros is the mean colour of three channels, and of one grey."""
+    how = {channels: Preprocessing(32, channels, "pad", "imagenet") for channels in (1, 3)}
+    colour, grey = (ours(stem="conv", image_size=32, channels=channels).eval() for channels in (3, 1))
+    weights = Weights(Path("w"), "vitmed", colour.state_dict(), {"heads": 2}, "vitmed", "imagenet", ())
+    load_pretrained(grey, weights, how[1])
+    images = torch.randint(0, 256, (4, 32, 32, 1), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+    inside = [
+        model.patch_embed.stem[:2](how[c].normalise(images.expand(-1, -1, -1, c)))[..., 1:-1, 1:-1]
+        for c, model in ((3, colour), (1, grey))
+    ]
+    torch.testing.assert_close(*inside, atol=1e-4, rtol=1e-4)
+
+
 def test_grey_weights_give_a_colour_image_the_features_of_its_mean(tmp_path: Path) -> None:
     donor = VisionTransformer(img_size=16, patch_size=8, in_chans=1, embed_dim=16, depth=2, num_heads=2, num_classes=3)
     torch.save(donor.state_dict(), tmp_path / "w.pt")
@@ -447,6 +462,7 @@ def test_an_assumed_normalisation_is_said(tmp_path: Path) -> None:
     assert normalised("w.pth", normalize="half") == ("half", [])  # you said so
     assert normalised("vit_tiny_patch16_224_augreg.pth") == ("half", [])
     assert normalised("vit_tiny_patch16_224.augreg_in21k/model.pth") == ("half", [])
+    assert normalised("augreg_and_others/deit_tiny_patch16_224.pth") == ("imagenet", [])  # its own name counts first
     assert normalised("deit_tiny_patch16_224-a1311bcf.pth") == ("imagenet", [])
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "config.json").write_text(

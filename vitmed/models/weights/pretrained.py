@@ -148,14 +148,17 @@ def read_weights(file: str | Path, entry: catalogue.Entry | None = None) -> Weig
         about, kind = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}, entry.kind
         shown = {"pool": entry.readout}
     normalize = catalogue.normalisation(about.get("mean"), about.get("std"), layout)
-    name = f"{path.absolute().parent.name}/{path.name}".lower()
-    named = next((how for word, how in NAMED.items() if word in name), None) if not about.get("mean") else None
+    names = [] if about.get("mean") else [path.name.lower(), path.absolute().parent.name.lower()]
+    named = next((how for name in names for word, how in NAMED.items() if word in name), None)
     usual = kind != catalogue.SUPERVISED or layout in ("torchvision", "Google npz")
     about |= {"assumed": not (usual or named or about.get("mean")), "entry": entry}
     return Weights(path, layout, plain, model | shown, kind, named or normalize, unused, **about)
 
 
-NAMED = {"augreg": "half", "deit": "imagenet"}  # in the name of a file or its folder -> how its images were normalised
+NAMED = {
+    "augreg": "half",
+    "deit": "imagenet",
+}  # in the name of a file, else its folder -> how its images were normalised
 
 
 def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
@@ -215,8 +218,10 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
         how = preprocessing or Preprocessing(0, 3, "pad", weights.normalize, weights.mean, weights.std)
         old, new = (how.constants(part[kernel].shape[1]) for part in (state, own))
         state[kernel], shift = fold_channels(state[kernel], own[kernel].shape[1], old, new)
-        if kernel == "patch_embed.proj.weight":  # the first convolution of a stem has no bias to correct
+        if kernel == "patch_embed.proj.weight":
             state["patch_embed.proj.bias"] = state["patch_embed.proj.bias"] + shift
+        else:  # the first convolution of a stem has no bias to correct; the norm that follows subtracts a mean
+            state["patch_embed.stem.1.running_mean"] = state["patch_embed.stem.1.running_mean"] - shift
         resized.append(kernel)
     if "pos_embed" in state and state["pos_embed"].shape != own["pos_embed"].shape:
         state["pos_embed"] = resample_positions(state["pos_embed"], own["pos_embed"].shape)
