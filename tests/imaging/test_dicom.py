@@ -212,6 +212,13 @@ def test_lossless_compression(tmp_path: Path, syntax: str) -> None:
     assert np.array_equal(np.asarray(read_image(file)), colour)
 
 
+def test_eight_bits_are_refused_in_the_window_of_deeper_images(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.dcm", np.arange(256, dtype=np.uint8).reshape(16, 16))
+    with pytest.raises(DataError, match=r"a\.dcm: has 8 bits per channel, and would be black in the window 18 to 3745"):
+        read_image(file, 1, window=(18.0, 3745.0))
+    assert np.array_equal(grey(file, (0.0, 255.0)), np.arange(256).reshape(16, 16))
+
+
 def test_bits_that_are_not_stored_do_not_count(tmp_path: Path) -> None:
     """As DCMTK's dcmcjpls writes it: a stream of 16 bits, of which 12 are stored, with the sign in the twelfth."""
     signed = np.random.default_rng(0).integers(-2048, 2048, (64, 64)).astype(np.int16)
