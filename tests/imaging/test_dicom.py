@@ -212,6 +212,19 @@ def test_lossless_compression(tmp_path: Path, syntax: str) -> None:
     assert np.array_equal(np.asarray(read_image(file)), colour)
 
 
+@pytest.mark.parametrize(("entries", "word"), [(4096, np.uint8), (256, "<u2")])
+def test_a_palette_of_eight_bits_by_hand(tmp_path: Path, entries: int, word: Any) -> None:
+    """Of more entries than 256, or with each in a word of its own; a value beyond the table has its last colour."""
+    ramp = np.arange(entries) * 255 // (entries - 1)
+    tables = dict(zip(("Red", "Green", "Blue"), (ramp, ramp[::-1], np.roll(ramp, 7)), strict=True))
+    tags = {f"{name}PaletteColorLookupTableDescriptor": [entries, 0, 8] for name in tables}
+    tags |= {f"{name}PaletteColorLookupTableData": ramp.astype(word).tobytes() for name, ramp in tables.items()}
+    array = np.array([[0, 1, 100], [255, entries - 1, 4095]], np.uint16)
+    file = write(tmp_path / "a.dcm", array, PhotometricInterpretation="PALETTE COLOR", **tags)
+    inside = np.minimum(array, entries - 1)
+    assert np.array_equal(np.asarray(read_image(file)), np.stack([ramp[inside] for ramp in tables.values()], axis=-1))
+
+
 def test_eight_bits_are_refused_in_the_window_of_deeper_images(tmp_path: Path) -> None:
     file = write(tmp_path / "a.dcm", np.arange(256, dtype=np.uint8).reshape(16, 16))
     with pytest.raises(DataError, match=r"a\.dcm: has 8 bits per channel, and would be black in the window 18 to 3745"):

@@ -91,11 +91,7 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
         windows = tuple(_windows(head, index, bool(values.min() < 0)))
         return RawImage(values, bits, None, inverted, windows, valid)
     if mode == "PALETTE COLOR":
-        from pydicom.pixels import apply_color_lut
-
-        array = apply_color_lut(array, head)[..., :3]
-        if array.dtype == np.uint16:  # the full range of a palette is black to white
-            array = (array >> 8).astype(np.uint8)
+        array = _colours(array, head)
     if array.ndim != 3 or array.shape[2] != 3:
         raise DataError(f"{path}: {mode} pixels of shape {array.shape}", "export it as RGB")
     if array.dtype != np.uint8:
@@ -204,11 +200,30 @@ def _groups(head: Any, index: int, sequence: str) -> Iterator[Any]:
     yield head
 
 
+def _colours(array: np.ndarray, head: Any) -> np.ndarray:
+    """The colours of a palette (PS3.3, C.7.6.3.1.5), (H, W, 3) uint8; its full range is black to white."""
+    names = [f"{colour}PaletteColorLookupTable" for colour in ("Red", "Green", "Blue")]
+    if not all(f"{name}Data" in head for name in names):  # in segments
+        from pydicom.pixels import apply_color_lut
+
+        array = apply_color_lut(array, head)[..., :3]
+    else:
+        tables = [_table(head[f"{name}Descriptor"].value, head[f"{name}Data"].value, head) for name in names]
+        array = np.stack([_look_up(array, *table[:2]) for table in tables], axis=-1)
+    return (array >> 8).astype(np.uint8) if array.dtype == np.uint16 else array
+
+
+def _look_up(array: np.ndarray, first: int, entries: np.ndarray) -> np.ndarray:
+    """The entries of stored values; those beyond the table have its ends."""
+    found: np.ndarray = entries[np.clip(array.astype(np.int64) - first, 0, len(entries) - 1)]
+    return found
+
+
 def _modality(array: np.ndarray, head: Any, index: int) -> np.ndarray:
     """Stored values -> values of the modality: Hounsfield units, counts, ... (PS3.3, C.11.1)."""
     if head.get("ModalityLUTSequence"):
-        first, entries, _ = _table(head.ModalityLUTSequence[0], head)
-        return entries[np.clip(array.astype(np.int64) - first, 0, len(entries) - 1)]
+        item = head.ModalityLUTSequence[0]
+        return _look_up(array, *_table(item.LUTDescriptor, item.LUTData, head)[:2])
     for group in _groups(head, index, "PixelValueTransformationSequence"):
         if group.get("RescaleSlope") is not None and group.get("RescaleIntercept") is not None:
             slope, intercept = float(group.RescaleSlope), float(group.RescaleIntercept)
@@ -222,16 +237,15 @@ def _modality(array: np.ndarray, head: Any, index: int) -> np.ndarray:
     return np.add(values, intercept, out=values)
 
 
-def _table(item: Any, head: Any) -> tuple[int, np.ndarray, int]:
+def _table(descriptor: Any, data: Any, head: Any) -> tuple[int, np.ndarray, int]:
     """A look-up table: the value of its first entry, the entries, and their bits. Not by pydicom, which reads indices
     modulo 256 where entries have 8 bits, and in a table of the modality no entries of 12 bits."""
-    count, first, bits = (int(number) for number in item.LUTDescriptor)
-    data = item.LUTData
+    count, first, bits = (int(number) for number in descriptor)
     if isinstance(data, bytes):
         data = np.frombuffer(data, "<u2" if head.file_meta.TransferSyntaxUID.is_little_endian else ">u2")
     entries, count = np.atleast_1d(data).astype("<u2"), count or 2**16
-    if bits <= 8 and len(entries) < count:  # two in a word
-        entries = entries.view(np.uint8)
+    if len(entries) < count:  # two in a word
+        entries, bits = entries.view(np.uint8), min(bits, 8)
     return first, entries[:count].astype(np.uint8 if bits <= 8 else np.uint16), bits
 
 
@@ -239,7 +253,7 @@ def _windows(head: Any, index: int, signed: bool = False) -> Iterator[FileWindow
     """The windows of a frame: tables first, as in pydicom, then centre and width (PS3.3, C.11.2). The values that they
     are for may be negative, `signed`."""
     for item in head.get("VOILUTSequence") or []:
-        first, entries, bits = _table(item, head)
+        first, entries, bits = _table(item.LUTDescriptor, item.LUTData, head)
         # Without explicit VRs pydicom takes the first value as unsigned where the stored pixels are.
         first -= 2**16 if signed and first >= 2**15 else 0
         yield Table(first, entries.astype(np.float32) * np.float32(255 / (2**bits - 1)))
