@@ -148,8 +148,8 @@ def read_weights(file: str | Path, entry: catalogue.Entry | None = None) -> Weig
         about, kind = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}, entry.kind
         shown = {"pool": entry.readout}
     normalize = catalogue.normalisation(about.get("mean"), about.get("std"), layout)
-    names = [] if about.get("mean") else [path.name.lower(), path.absolute().parent.name.lower()]
-    named = next((how for name in names for word, how in NAMED.items() if word in name), None)
+    own = [] if about.get("mean") else [path.name.lower(), path.absolute().parent.name.lower()]
+    named = next((how for name in own for word, how in NAMED.items() if word in name), None)
     usual = kind != catalogue.SUPERVISED or layout in ("torchvision", "Google npz")
     about |= {"assumed": not (usual or named or about.get("mean")), "entry": entry}
     return Weights(path, layout, plain, model | shown, kind, named or normalize, unused, **about)
