@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -256,6 +257,19 @@ def test_a_killed_study_goes_on_as_if_it_had_not_been(data: Path, tmp_path: Path
             tune(resume=folder)
     finally:
         (tmp_path / "away.png").rename(data / "amber" / "p0_0.png")
+
+
+def test_a_trial_that_was_to_stop_when_the_command_was_killed_does_not_go_on(done: TuneResult, tmp_path: Path) -> None:
+    optuna = pytest.importorskip("optuna")
+    shutil.copytree(done.folder, tmp_path / "t")
+    number = next(trial.number for trial in done.study.trials if trial.state == "stopped")
+    for file in sorted((tmp_path / "t").glob("trial-*.json"))[number:]:
+        file.unlink()
+    last = tmp_path / "t" / f"trial-{number:04d}.json"
+    last.write_text(json.dumps(json.loads(last.read_text()) | {"state": ""}))  # noted a moment later
+    search = Search(optuna, *resumed_study(RunFolder(tmp_path / "t"), None, None), Clock())
+    search.begin()
+    assert search.files[-1].state == json.loads(last.read_text())["state"] == "stopped" and not search.open
 
 
 def _flag(name: str, value: object) -> list[str]:

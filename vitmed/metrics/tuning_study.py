@@ -80,6 +80,7 @@ def combined(
             parts = aligned([first, *(predictions[trial.number] for trial in done)])[1:]
             moved = np.mean([kind.numbers(part).without(units)[metric] for part in parts], axis=0)
             low, high = jackknife_interval(new["value"], moved, skewed=False)
+            low = max(low, 0.0 if metric in ("auroc", "average_precision") or not higher else -np.inf)
             new["estimate"] = estimate(new["value"], low, min(high, 1.0 if higher else np.inf), "jackknife")
         results.append((done or group)[0].model_copy(update=new))
     return results

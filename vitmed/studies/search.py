@@ -319,9 +319,11 @@ class Search(Study[TuningStudy]):
                 trial = self._ask(file := TrialFile.model_validate_json(path.read_bytes()))
             except ValueError:
                 raise CheckpointError(f"{path}: cannot be read", NEW) from None
-            for record in (records := self._records(number)):
-                self._look(trial, record)
-            if not file.state and file.starts.count(len(records)) >= STARTS:
+            records, most = self._records(number), int(file.values.get("train.epochs", asked.epochs))
+            poor = [self._look(trial, record) for record in records]
+            if not file.state and poor[-1:] == [True] and len(records) < most:
+                self._note(number, state="stopped")  # the command was killed before it did
+            elif not file.state and file.starts.count(len(records)) >= STARTS:
                 reason = f"its process ended {STARTS} times, perhaps for lack of memory"
                 self._note(number, state="failed", reason=reason)
             if self.files[number].state or self.result(number).value is not None:
