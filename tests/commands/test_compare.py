@@ -399,6 +399,11 @@ def test_the_same_path_with_other_content_is_another_image(
     assert answer.code == 3 and f"the content of {count} of {count} images of the same path" in answer.err
     copies = [shutil.copytree(folder / "test", tmp_path / name) for name, folder in (("a", trained.folder), ("b", run))]
     judge(*copies)  # nobody knows
+    for name, folder in (("c", trained.folder), ("d", run)):  # of pooled folds, theirs say it
+        shutil.copytree(folder / "test", tmp_path / name / "test")
+        shutil.copytree(folder, tmp_path / name / "fold-1")
+    with pytest.raises(DataError, match="differ in the content of"):
+        judge(tmp_path / "c", tmp_path / "d")
     for damaged in ("", "path,sha256\n"):
         (run / "splits.csv").write_text(damaged)
         judge(trained.folder, run)

@@ -243,8 +243,10 @@ def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
             continue
         try:
             split = model.known.metrics["flow"]["evaluated"]["split"]  # None: not the run's own
-            rows = split_rows(RunFolder(model.file.parent.parent))
-            digests = {path: row["sha256"] for path, row in rows.items() if row["split"] == split}
+            place = model.file.parent.parent
+            runs = map(RunFolder, [place] if RunFolder(place).splits.is_file() else sorted(place.glob("*fold-*")))
+            rows = [item for run in runs for item in split_rows(run).items()]
+            digests = {path: row["sha256"] for path, row in rows if row["split"] == split}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error):  # not there, or not vitmed's
             continue
         hashed.append((model.name, digests))
