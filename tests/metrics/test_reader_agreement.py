@@ -14,7 +14,7 @@ from vitmed import evaluate, train
 from vitmed.core.errors import DataError, UsageError
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.readers import agreement
+from vitmed.metrics.readers import agreement, readings
 
 GRADES = ("none", "mild", "severe")
 
@@ -108,6 +108,12 @@ def test_who_read_a_few_patients_is_judged_by_these_patients() -> None:
     pairs = told(replace(p, columns={"few": few}), ("few",))["pairs"]
     alone = told(replace(p, columns={"few": few}).take(rows), ("few",))["pairs"]
     assert pairs[:2] == alone[:2]
+
+
+def test_a_column_of_whole_numbers_as_pandas_writes_it_where_a_cell_is_empty() -> None:
+    found = readings(["2.0", "", "0.0", "1"], ("0", "1", "2"), ["a", "b", "c", "d"], "r")
+    assert found.tolist() == readings(["2", "", "0", "1"], ("0", "1", "2"), ["a", "b", "c", "d"], "r").tolist()
+    assert readings(["1.0", "0.0"], ("no", "yes"), ["a", "b"], "r", "yes").tolist() == [1, 0]
 
 
 def test_what_cannot_be() -> None:

@@ -180,8 +180,8 @@ def test_each_image_keeps_the_decision_of_its_own_fold(decided: Path, tmp_path: 
     assert (tmp_path / "again" / "predictions.csv").read_bytes() == (decided / "test/predictions.csv").read_bytes()
     beside = compare(decided, decided / "fold-1").content["models"]
     assert beside["all"]["overall"]["accuracy"] == beside["fold-1"]["overall"]["accuracy"]
-    with pytest.raises(UsageError, match="each of which chose on its own validation"):
-        evaluate(decided / "test" / "predictions.csv", output=tmp_path / "more", youden=True)
+    with pytest.raises(UsageError, match="each of which chose on its own validation, so --youden cannot choose"):
+        evaluate(decided / "test" / "predictions.csv", output=tmp_path / "more", youden=True, resamples=20)
 
 
 def test_a_decision_that_is_no_class_is_refused(decided: Path, tmp_path: Path) -> None:

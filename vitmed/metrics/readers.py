@@ -68,7 +68,8 @@ def readings(
     fix = f"a reader's cell is {fix}; or empty where the image was not read"
     if positive is None:
         fix += "; or vitmed evaluate --positive CLASS, for calls of yes/no, 1/0 or true/false"
-    found = [index.get(cell, calls.get(cell.lower())) for cell in map(str.strip, cells)]
+    names = [cell if cell in index else cell.removesuffix(".0") for cell in map(str.strip, cells)]  # pandas writes 2.0
+    found = [index.get(name, calls.get(name.lower())) for name in names]
     for path, cell, named in zip(paths, cells, found, strict=True):
         if named is None:
             raise DataError(f"{path}: '{cell.strip()}' in the column {column} is no class", fix)

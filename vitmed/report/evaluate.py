@@ -24,7 +24,7 @@ from vitmed.data.patients import describe_patients
 from vitmed.data.samples import cells_of, targets_in
 from vitmed.decisions.evaluation_folder import Evaluated, Folds, no_report, read_evaluation, read_split, validation_of
 from vitmed.decisions.operating_points import asked_point
-from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of, policy_settings
+from vitmed.decisions.policy import CHOOSING, DecisionPolicy, choose_policy, notes_of, policy_settings
 from vitmed.decisions.targets import TARGETS, refuse_idle
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.exact_views import VIEWS
@@ -426,7 +426,8 @@ def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Map
     if not of_model:
         raise UsageError(f"{file}: a baseline has no decision policy", "leave out the flags that choose one")
     if folds:
-        given = ", ".join(f"--{name}".replace("_", "-") for name, value in flags.items() if value is not None)
+        chosen = [name for name, value in flags.items() if value is not None and name in {*CHOOSING, "positive"}]
+        given = ", ".join(f"--{name}".replace("_", "-") for name in chosen)
         problem = f"{file}: is of folds, each of which chose on its own validation, so {given} cannot choose for all"
         fix = f"vitmed evaluate {file.parent.parent / 'fold-1'} with the flag evaluates one fold"
         raise UsageError(problem, f"{fix}; vitmed train --folds with it all")
