@@ -225,6 +225,19 @@ def test_a_palette_of_eight_bits_by_hand(tmp_path: Path, entries: int, word: Any
     assert np.array_equal(np.asarray(read_image(file)), np.stack([ramp[inside] for ramp in tables.values()], axis=-1))
 
 
+def test_colours_of_eight_bits_in_words_of_sixteen(tmp_path: Path) -> None:
+    rgb = np.random.default_rng(0).integers(0, 256, (9, 7, 3)).astype(np.uint16)
+    assert np.array_equal(np.asarray(read_image(write(tmp_path / "a.dcm", rgb, BitsStored=8))), rgb)
+
+
+def test_a_window_that_is_no_number_is_none(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.dcm", RAMP, WindowCenter="123456", WindowWidth="2000")
+    file.write_bytes(file.read_bytes().replace(b"123456", b"1000,5"))
+    assert read_image(file, 1, window=(0.0, 65535.0)).size == RAMP.shape[::-1]
+    with pytest.raises(DataError, match=r"a\.dcm: has no window of its own"):
+        read_image(file, 1, window="dicom")
+
+
 def test_eight_bits_are_refused_in_the_window_of_deeper_images(tmp_path: Path) -> None:
     file = write(tmp_path / "a.dcm", np.arange(256, dtype=np.uint8).reshape(16, 16))
     with pytest.raises(DataError, match=r"a\.dcm: has 8 bits per channel, and would be black in the window 18 to 3745"):

@@ -94,9 +94,9 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
         array = _colours(array, head)
     if array.ndim != 3 or array.shape[2] != 3:
         raise DataError(f"{path}: {mode} pixels of shape {array.shape}", "export it as RGB")
-    if array.dtype != np.uint8:
+    if bits > 8 and array.dtype != np.uint8:
         return RawImage(array, bits)
-    image = Image.fromarray(np.ascontiguousarray(array))
+    image = Image.fromarray(array.astype(np.uint8))
     if profile := head.get("ICCProfile"):
         image.info["icc_profile"] = bytes(profile)
     return image
@@ -214,7 +214,8 @@ def _colours(array: np.ndarray, head: Any) -> np.ndarray:
 
 
 def _look_up(array: np.ndarray, first: int, entries: np.ndarray) -> np.ndarray:
-    """The entries of stored values; those beyond the table have its ends."""
+    """The entries of stored values; those beyond the table have its ends. Of signed values the first may be signed."""
+    first -= 2**16 if first >= 2**15 and array.min() < 0 else 0
     found: np.ndarray = entries[np.clip(array.astype(np.int64) - first, 0, len(entries) - 1)]
     return found
 
@@ -258,7 +259,7 @@ def _windows(head: Any, index: int, signed: bool = False) -> Iterator[FileWindow
         first -= 2**16 if signed and first >= 2**15 else 0
         yield Table(first, entries.astype(np.float32) * np.float32(255 / (2**bits - 1)))
     for group in _groups(head, index, "FrameVOILUTSequence"):
-        centres, widths = _numbers(group.get("WindowCenter")), _numbers(group.get("WindowWidth"))
+        centres, widths = _numbers(group, "WindowCenter"), _numbers(group, "WindowWidth")
         how = str(group.get("VOILUTFunction") or "LINEAR").strip().upper()
         for centre, width in zip(centres, widths, strict=False):
             if how == "SIGMOID" and width > 0:
@@ -269,5 +270,10 @@ def _windows(head: Any, index: int, signed: bool = False) -> Iterator[FileWindow
             return
 
 
-def _numbers(value: Any) -> list[float]:
-    return [] if value is None or value == "" else [float(number) for number in np.atleast_1d(value)]
+def _numbers(group: Any, name: str) -> list[float]:
+    """The numbers of a field; none where one is not a finite number, as of a decimal comma."""
+    numbers = list[float]()
+    with contextlib.suppress(ValueError, TypeError):
+        value = group.get(name)
+        numbers = [] if value is None or value == "" else [float(number) for number in np.atleast_1d(value)]
+    return numbers if np.isfinite(numbers).all() else []
