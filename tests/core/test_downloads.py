@@ -284,6 +284,10 @@ def test_where_no_hash_is_published_a_copy_is_proven_by_the_one_noted_when_fetch
     path.write_bytes(CONTENT[:-1] + b"x")
     with pytest.raises(CheckpointError, match=SHA256):
         fetch("toy", folder=tmp_path / "stick")
+    server.cut = [400_000] * 9  # and what a broken line brought is not continued
+    with pytest.raises(CheckpointError, match=r"0\.0 MB are here") as error:
+        fetch("toy")
+    assert "begins anew" in error.value.fix and "Range" not in server.asked[-1]
 
 
 @pytest.mark.usefixtures("listed")

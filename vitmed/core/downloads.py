@@ -173,13 +173,14 @@ def _from_address(source: Source, path: Path, part: Path) -> None:
             try:
                 return _stream(source, part, advance)
             except _Cut as cut:
-                have = part.stat().st_size if part.is_file() else 0
+                have = part.stat().st_size if source.checksum and part.is_file() else 0  # that the next try keeps
                 failures = 1 if have > best else failures + 1
                 best = max(best, have)
                 if failures >= TRIES:
                     problem = f"{source.url}: {cut}; {failures} tries without new data, {have / 1e6:,.1f} MB are here"
+                    goes_on = "continues from there" if have else "begins anew"
                     elsewhere = f"Without a network, download it elsewhere and put it at {path}"
-                    raise source.error(problem, f"{source.again} continues from there. {elsewhere}") from None
+                    raise source.error(problem, f"{source.again} {goes_on}. {elsewhere}") from None
                 pause = PAUSE * 2 ** (failures - 1)
                 show(f"{cut}; trying again in {pause:.0f} s, from {have / 1e6:,.1f} MB")
                 time.sleep(pause)
