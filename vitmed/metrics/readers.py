@@ -185,7 +185,10 @@ def compare_with_readers(
         if grades is not None and positive is None:
             boot, costs = Bootstrap.of(predictions, resamples), (grades[:, None] - grades).astype(np.float64) ** 2
             numbers = [kappa_estimate(labels, answer, costs, boot)[0] for answer in answers]
-            areas = [_kappa(labels, answer, costs) for answer in answers]
+            areas, n = list[Area](), len(labels)
+            for summands in (kappa_summands(labels, answer, costs) for answer in answers):  # leaves each image out
+                value, without = (kappa_of_sums(sums, costs) for sums in (summands.sum(0), summands.sum(0) - summands))
+                areas.append(Area(float(value), (value - without) * (n - 1) / max(1, n)))
             spread_of = partial(influence_spread, units=everyone)
             comparisons.append(_comparison("quadratic_kappa", raters, areas, numbers, spread_of))
         for name, rows in kinds.items():
@@ -196,14 +199,6 @@ def compare_with_readers(
             numbers = [of_share(share(of_one, rows, everyone)) for of_one in right]
             comparisons.append(_comparison(name, raters, areas, numbers, partial(influence_spread, units=units)))
     return comparisons or None
-
-
-def _kappa(first: np.ndarray, second: np.ndarray, costs: np.ndarray) -> Area:
-    """Kappa with the costs (K, K) of disagreements, and the influence of each image by leaving it out."""
-    summands = kappa_summands(first, second, costs)
-    value, without = (kappa_of_sums(sums, costs) for sums in (summands.sum(0), summands.sum(0) - summands))
-    n = len(first)
-    return Area(float(value), (value - without) * (n - 1) / max(1, n))
 
 
 def _check_number(flag: str, columns: Sequence[str], classes: int = 2) -> None:
