@@ -495,6 +495,17 @@ def test_every_combination_of_a_grid_is_trained_with_every_seed(grid: TuneResult
     assert study.test is not None and [path.name for path in (grid.folder / "winner").glob("test*")] == ["test"]
 
 
+def test_a_mean_of_fewer_seeds_does_not_win(grid: TuneResult, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copytree(grid.folder, tmp_path / "t")
+    search = Search(pytest.importorskip("optuna"), *resumed_study(RunFolder(tmp_path / "t"), None, None), Clock())
+    search.begin()
+    other = next(one.number for one in search.chosen().combinations[:3] if one.number != grid.study.best)
+    changed = {other - 1: {"value": 1.0}, other + 3: {"state": "stopped", "value": None, "reason": "the time was used"}}
+    real = search.result
+    monkeypatch.setattr(search, "result", lambda number: real(number).model_copy(update=changed.get(number, {})))
+    assert search.chosen().of(other).value == 1.0 and search.chosen().best == grid.study.best
+
+
 def test_a_reason_in_the_table_is_no_formula() -> None:
     """As in every table of vitmed: a spreadsheet takes a cell that begins with a minus sign for a formula."""
     failed = TrialResult(number=1, state="failed", values={"train.lr": 1e-4}, reason="--lr: too large")
