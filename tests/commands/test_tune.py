@@ -286,7 +286,8 @@ def test_a_trial_whose_process_dies_again_and_again_is_given_up_and_a_full_disk_
     class Killed(BaseException):
         pass
 
-    for ended in (Killed(), Killed(), DiskFullError("x: cannot be written", "make room on this disk"), Killed()):
+    full = DiskFullError("x", f"make room on this disk; then continue: vitmed train --resume {tmp_path}/t/trial-0001")
+    for ended in (Killed(), Killed(), full, Killed()):
 
         def die(*args: Any, ended: BaseException = ended, **given: Any) -> Any:
             raise ended
@@ -297,6 +298,7 @@ def test_a_trial_whose_process_dies_again_and_again_is_given_up_and_a_full_disk_
                 tune(resume=tmp_path / "t")
             else:
                 run(data, tmp_path, trials=2)
+    assert full.fix == f"make room on this disk; then continue: vitmed tune --resume {tmp_path}/t"
     found = tune(resume=tmp_path / "t")
     assert [t.state for t in found.study.trials] == ["failed", "done"]
     assert "ended 3 times" in found.study.of(1).reason
