@@ -317,7 +317,7 @@ def new_pretraining(config: PretrainConfig, output: str | Path, name: str | None
         problem = f"--pool {model.pool} has weights of its own, which pretraining does not train"
         raise UsageError(problem, "leave model.pool out")
     if data.divided and data.fold is None and not data.unlabelled:
-        raise UsageError("pretraining leaves out the test of a fold; none is named", "vitmed pretrain --set data.fold=1")
+        raise UsageError("pretraining leaves out the test of one fold: which?", "vitmed pretrain --set data.fold=1")
     stem, pool = ("patch" if model.stem == "auto" else model.stem), ("mean" if model.pool == "auto" else model.pool)
     positions = model.positions if "positions" in model.model_fields_set else "sincos_2d"
     # The class token learns nothing, so a later head uses the mean of the patches, as in the paper.
