@@ -62,8 +62,8 @@ def choose_window(
     depth = f"{bits[0]}-bit" if len(bits) == 1 else f"{bits[0]}- to {bits[-1]}-bit"
     kind = f"{depth} {'DICOM ' if all(header.format == 'DICOM' for header in headers.values()) else ''}images"
     if eight_bit:
-        mixed = f"{eight_bit:,} of {len(paths):,} training images have 8 bits and are not windowed, {len(headers):,} are "
-        warnings.append(f"{mixed}windowed: the two look different, and a model may learn the difference")
+        mixed = f"{eight_bit:,} of {len(paths):,} training images have 8 bits and are not windowed, {len(headers):,} "
+        warnings.append(f"{mixed}are windowed: the two look different, and a model may learn the difference")
     if setting == "auto" and not eight_bit and all(header.windows for header in headers.values()):
         setting = "dicom"
     spread = np.unique(np.linspace(0, len(headers) - 1, min(IMAGES, len(headers))).round().astype(int))
