@@ -40,16 +40,6 @@ def test_each_member_gets_the_pixels_that_it_would_read_alone(tmp_path: Path) ->
     assert np.array_equal(how.reading(how.drawn()[None], 1)[0], LARGE.drawn())
 
 
-def test_a_file_is_decoded_large_enough_for_all() -> None:
-    """Wide images: cropped to 12 px from a height of 24, padded to 40 px from a width of 80."""
-    wide = Preprocessing(40, 3, "pad", "half")
-    how, _ = joint([LARGE, wide])
-    assert LARGE.min_size((400, 100)) == (96, 24) and wide.min_size((400, 100)) == (80, 20)
-    assert how.min_size((400, 100)) == (96, 24)
-    tall = Preprocessing(40, 3, "squash", "half")
-    assert joint([LARGE, tall])[0].min_size((400, 100)) == (96, 80)
-
-
 @pytest.mark.parametrize(("field", "value"), [("channels", 1), ("frame", 2)])
 def test_members_that_read_files_differently_are_refused(field: str, value: int) -> None:
     with pytest.raises(UsageError, match=f"the members differ in {field}: "):

@@ -67,23 +67,6 @@ def test_what_the_configuration_says_is_taken() -> None:
         assert Preprocessing.of(config).mean is None and Preprocessing.of(config).std is None
 
 
-@pytest.mark.parametrize(
-    ("resize", "size", "least"),
-    [
-        ("squash", (1000, 300), (64, 64)),
-        ("pad", (1000, 300), (64, 20)),  # the long side becomes twice 32
-        ("crop", (1000, 300), (214, 64)),  # the short side does
-        ("pad", (300, 1000), (20, 64)),
-        ("pad", (5000, 10), (64, 1)),
-        ("pad", (10, 5000), (1, 64)),
-    ],
-)
-def test_a_file_is_decoded_at_twice_the_size_that_is_needed(
-    resize: str, size: tuple[int, int], least: tuple[int, int]
-) -> None:
-    assert Preprocessing(32, 3, resize, "half").min_size(size) == least
-
-
 @pytest.mark.parametrize(("size", "fits"), [((63, 1), True), ((64, 1), False), ((1, 63), True), ((128, 2), False)])
 def test_padding_leaves_something_of_the_image(size: tuple[int, int], fits: bool) -> None:
     """An image of 64 x 1 px padded to 32 px would be half a pixel high, which rounds to none."""

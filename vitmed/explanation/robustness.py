@@ -407,7 +407,7 @@ def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int]) -
     def read(row: int) -> Image.Image | str:
         path = chosen.root / chosen.samples[row].path
         try:
-            image = read_image(path, how.channels, frame=how.frame, window=how.window, min_size=how.min_size)
+            image = read_image(path, how.channels, frame=how.frame, window=how.window)
             return reduced(image, how)
         except DataError as error:
             return error.line

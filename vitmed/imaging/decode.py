@@ -16,7 +16,7 @@ from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.files import check_regular
 from vitmed.core.process import NO_WARNINGS
 from vitmed.imaging import dicom, rasters
-from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage, to_mode, too_large
+from vitmed.imaging.raw_image import ImageHeader, RawImage, to_mode, too_large
 from vitmed.imaging.window import Linear, Window, asked_window, file_window_index, to_grey
 
 # Packages that decode a file or compute with its pixels. Packages that are not installed count as absent.
@@ -37,7 +37,6 @@ def read_image(
     *,
     frame: int | None = None,
     window: Window = None,
-    min_size: MinSize | None = None,
 ) -> Image.Image:
     """Decode an image to 8 bits per channel, turned as its EXIF tag says.
 
@@ -48,14 +47,13 @@ def read_image(
         channels: 1 grey, 2 grey + alpha, 3 RGB, 4 RGB + alpha.
         frame: the frame or page to read, from 0; None refuses a file with several.
         window: how values of more than 8 bits become grey levels; None refuses such files.
-        min_size: (width, height) of the file -> the smallest size that is enough; a JPEG may be decoded at that size.
 
     Raises:
         DataError: missing, unreadable, truncated, too large, several frames, or more than 8 bits and no window.
         UsageError: a package that reads such files is not installed.
     """
     path = Path(path)
-    return to_8_bit(path, decode(path, frame, min_size), channels, window)
+    return to_8_bit(path, decode(path, frame), channels, window)
 
 
 def to_8_bit(path: Path, pixels: RawImage | Image.Image, channels: int = 3, window: Window = None) -> Image.Image:
@@ -64,11 +62,11 @@ def to_8_bit(path: Path, pixels: RawImage | Image.Image, channels: int = 3, wind
         return to_mode(apply_window(path, pixels, window) if isinstance(pixels, RawImage) else pixels, channels)
 
 
-def decode(path: str | Path, frame: int | None = None, min_size: MinSize | None = None) -> RawImage | Image.Image:
+def decode(path: str | Path, frame: int | None = None) -> RawImage | Image.Image:
     """The stored pixels: a `RawImage` where a window is needed, else a Pillow image. Raises as `read_image`."""
     path = Path(path)
     with _as_data_error(path):
-        image: RawImage | Image.Image = _reader(path).read(path, frame, min_size)
+        image: RawImage | Image.Image = _reader(path).read(path, frame)
         if isinstance(image, RawImage) and not np.isfinite([image.values.min(), image.values.max()]).all():
             raise DataError(f"{path}: holds values that are not finite (NaN or infinite)", "repair or remove it")
         return image

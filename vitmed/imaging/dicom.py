@@ -15,7 +15,7 @@ from PIL import Image
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.process import NO_WARNINGS, SharedContext
 from vitmed.imaging.rasters import read_stream
-from vitmed.imaging.raw_image import BYTES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
+from vitmed.imaging.raw_image import BYTES, ImageHeader, RawImage, pick_frame, refuse_large
 from vitmed.imaging.window import FileWindow, Linear, Sigmoid, Table
 
 GREY = ("MONOCHROME1", "MONOCHROME2")
@@ -69,7 +69,7 @@ def read_header(path: Path) -> ImageHeader:
 
 
 @QUIET
-def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | Image.Image:
+def read(path: Path, frame: int | None) -> RawImage | Image.Image:
     """A grey frame after its modality LUT, with the file's windows; a colour frame of 8 bits as RGB. Raises DataError:
     no image in it, too large, several frames, or damaged. UsageError: a decoder is missing."""
     with _open(path) as stream:

@@ -179,7 +179,7 @@ def examine(
                 begun = FileRecord(len(data), sha256, personal=personal_fields(path, data) if data else ())
             if begun.size > 0:
                 begun = replace(begun, header=read_header(path))
-        decoded = decode(path, frame, None if preprocessing is None else preprocessing.min_size)
+        decoded = decode(path, frame)
         made = _finished(path, begun, decoded, preprocessing is not None, window) if record else None
         if preprocessing is not None:
             square = preprocessing.square(path, decoded)

@@ -5,7 +5,6 @@ The members of an ensemble share one decoding of an image: `JointPreprocessing`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -58,7 +57,7 @@ class Preprocessing:
         """Decode a file and make it square: (S, S, C) uint8. Raises DataError: as `read_image`; also if padding would
         leave less than a pixel of a long, thin image."""
         path = Path(path)
-        return self.square(path, decode(path, self.frame, self.min_size))
+        return self.square(path, decode(path, self.frame))
 
     def square(self, path: Path, pixels: RawImage | Image.Image) -> np.ndarray:
         """Make square what `decode` returned for a file: (S, S, C) uint8. Raises as `read`."""
@@ -68,14 +67,6 @@ class Preprocessing:
             problem = f"{path}: {width} x {height} px is too thin to pad to {self.image_size} px"
             raise DataError(problem, "train with --resize squash or crop")
         return self.fit(image)
-
-    def min_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """The smallest (width, height) at which a file of this size may be decoded: twice its size after resizing."""
-        side, (width, height) = 2 * self.image_size, size
-        if self.resize == "squash":
-            return side, side
-        scale = side / (max if self.resize == "pad" else min)(width, height)
-        return max(1, math.ceil(width * scale)), max(1, math.ceil(height * scale))
 
     def fit(self, image: Image.Image) -> np.ndarray:
         """Make an image square: (S, S, C) uint8; padding is black."""
@@ -154,11 +145,6 @@ class JointPreprocessing(Preprocessing):
     def drawn(self) -> np.ndarray:
         """(N,) uint8."""
         return np.concatenate([how.drawn().ravel() for how in self.each])
-
-    def min_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """The largest of what the readings need."""
-        sizes = [how.min_size(size) for how in self.each]
-        return max(width for width, _ in sizes), max(height for _, height in sizes)
 
     def shown(self, square: np.ndarray) -> np.ndarray:
         """The first reading, for display: (S, S, C) uint8."""

@@ -11,7 +11,7 @@ from PIL import Image, ImageChops, TiffImagePlugin, UnidentifiedImageError
 
 from vitmed.core.errors import DataError
 from vitmed.core.process import SharedContext
-from vitmed.imaging.raw_image import MODES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
+from vitmed.imaging.raw_image import MODES, ImageHeader, RawImage, pick_frame, refuse_large
 
 # Only these: Pillow would pass a PostScript file with any suffix to an external program.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "JPEG2000")
@@ -62,8 +62,8 @@ def read_header(path: Path) -> ImageHeader:
             return ImageHeader(name, image.mode, bits, *image.size, frames, turned, bits > 8)
 
 
-def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | Image.Image:
-    """Decode; a JPEG perhaps at a smaller size, not below `min_size`. Raises DataError; errors of Pillow and NumPy."""
+def read(path: Path, frame: int | None) -> RawImage | Image.Image:
+    """Decode. Raises DataError; errors of Pillow and NumPy."""
     with path.open("rb") as stream:
         head = stream.read(26)
         if head.startswith(NUMPY):
@@ -83,8 +83,6 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
                 stream.seek(at)
                 if scans > SCANS:
                     raise DataError(f"{path}: a JPEG of {scans:,} scans, more than {SCANS}, refused", "save it again")
-                if min_size is not None:
-                    image.draft(None, min_size(image.size))
             elif index:
                 refuse_large(path, *image.size, (index + 1) // 10)  # Pillow decodes all frames before it
                 image.seek(index)

@@ -2,7 +2,6 @@
 limits against hostile files, and colours. `Window` is the setting of a run, `FileWindow` what a DICOM file stores."""
 
 import io
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -20,8 +19,6 @@ BYTES = 400_000_000  # most bytes of a decoded image; processing it may take twi
 SMALLER = "cut it into tiles, or scale it down"
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 LEVELS = 2  # a profile that changes no colour by more than this counts as sRGB
-
-MinSize = Callable[[tuple[int, int]], tuple[int, int]]  # (width, height) of a file -> the smallest size that is enough
 
 
 @dataclass(frozen=True)

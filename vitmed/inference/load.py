@@ -210,13 +210,13 @@ class Model:
         """A name for messages, and what `decode` returns. Raises DataError; UsageError for DICOM without pydicom."""
         how = self.preprocessing
         if isinstance(image, str | Path):
-            return Path(image), decode(image, how.frame, how.min_size)
+            return Path(image), decode(image, how.frame)
         if isinstance(image, bytes):
             with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
                 file = Path(folder) / ("image.dcm" if has_magic(image[:132]) else "image.png")  # any name of an image
                 file.write_bytes(image)
                 try:
-                    return Path("image"), decode(file, how.frame, how.min_size)
+                    return Path("image"), decode(file, how.frame)
                 except VitmedError as error:
                     problem = error.problem.replace(str(file), "image").removesuffix(", despite its name")
                     fix = "give a whole image" if "remove it" in error.fix else error.fix
