@@ -325,16 +325,16 @@ def test_copies_are_found_by_content_alone(tmp_path: Path) -> None:
 
 
 def test_another_column_of_splits_is_named_where_the_usual_one_leaks(tmp_path: Path) -> None:
-    """Of 12 images of 4 patients, `split` divides each patient, `by eye` divides none, `half` divides one."""
+    """Of 12 images of 4 patients, `split` divides each patient, `by eye` none, `half` one, and `cohort` has no test."""
     names = [f"p{i // 3}_{i}.png" for i in range(12)]
     root = files(tmp_path / "data", names)
     rows = [
-        f"{name},{'ab'[i % 2]},p{i // 3},{('train', 'val', 'test')[i % 3]},{('train', 'train', 'val', 'test')[i // 3]},"
-        f"{('train', 'val', 'val', 'test')[(i + 1) // 4]}"
+        f"{name},{'ab'[i % 2]},p{i // 3},{('train', 'val', 'test')[i % 3]},train,"
+        f"{('train', 'train', 'val', 'test')[i // 3]},{('train', 'val', 'val', 'test')[(i + 1) // 4]}"
         for i, name in enumerate(names)
     ]
     table = tmp_path / "t.csv"
-    table.write_text("\n".join(["path,label,patient,split,by eye,half", *rows]), encoding="utf-8")
+    table.write_text("\n".join(["path,label,patient,split,cohort,by eye,half", *rows]), encoding="utf-8")
     with pytest.raises(DataError, match="4 patients are in two splits") as error:
         split(root, labels=str(table))
     assert error.value.fix.startswith("--split-column 'by eye', whose splits share no patient; or --resplit")

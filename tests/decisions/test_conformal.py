@@ -332,6 +332,8 @@ class TestAnswers:
         assert certainty(p) == pytest.approx(p.confidence)
         q = replace(p, threshold=1 / (1 + np.exp(-2.0)))
         assert certainty(q) == pytest.approx([1 / (1 + np.exp(-2)), 0.5, 1 / (1 + np.exp(-6))])
+        for threshold in (0.0, 1.0):  # every image is called, or none: each is as certain as can be
+            assert certainty(replace(p, threshold=threshold)) == pytest.approx(1)
 
     def test_certainty_is_that_of_the_class_that_costs_decide(self) -> None:
         """Missing class a costs 10: an image with 0.2 for a is predicted a, with a certainty of 0.2 and not 0.8."""

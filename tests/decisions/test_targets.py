@@ -49,18 +49,22 @@ def test_classes_with_labels() -> None:
 
 def test_of_three_classes_each_is_watched() -> None:
     logits = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]]
-    found = watch_classes(Predictions(tuple("xyz"), tuple("abcd"), None, np.array([0, 1, 1, 0]), logits))
+    p = Predictions(tuple("xyz"), tuple("abcd"), None, np.array([0, 1, 1, 0]), logits)
+    found = watch_classes(p)
     assert found["accuracy"].values.tolist() == [True, True, False, True]
     assert (found["accuracy"].sides, found["accuracy"].share) == (("fall",), True)
     assert [name for name in found if name.startswith("sensitivity")] == [f"sensitivity of {name}" for name in "xyz"]
     assert np.nanmean(found["sensitivity of y"].values) == 0.5
     assert np.nanmean(found["specificity of z"].values) == 0.75
+    assert TARGETS["classes"].guess(p) == 1 / 3  # balanced accuracy of one answer for all images
 
 
 def test_an_unknown_finding_does_not_count() -> None:
     logits = np.array([[2.0, -2.0], [-2.0, 2.0]], dtype=np.float32)
     labels = np.array([[1, -1], [1, 0]], dtype=np.int8)
-    found = watch_classes(FindingPredictions(("edema", "mass"), ("a", "b"), None, labels, logits))
+    p = FindingPredictions(("edema", "mass"), ("a", "b"), None, labels, logits)
+    found = watch_classes(p)
+    assert TARGETS["findings"].guess(p) == 0.5  # an AUROC
     assert found["sensitivity of edema"].values.tolist() == [1, 0]
     assert np.isnan(found["sensitivity of mass"].values).all()
     calibration = found["calibration of mass"].values
@@ -77,6 +81,7 @@ def test_a_number() -> None:
     assert list(watch_number(replace(p, reach=None))) == ["predicted number", "error", "absolute error"]
     assert list(watch_number(replace(p, labels=None))) == ["predicted number"]
     assert found["predicted number"].values.tolist() == [50, 60]
+    assert TARGETS["number"].guess(p) == 13.5  # MAE of 50, the mean of the training images
     assert found["error"].values.tolist() == [-2, -15] and found["absolute error"].values.tolist() == [2, 15]
     assert found["true numbers inside the intervals"].values.tolist() == [True, False]
     assert {name: (one.sides, one.share, one.least) for name, one in found.items()} == {

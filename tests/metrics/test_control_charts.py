@@ -61,6 +61,7 @@ def test_a_share_that_can_never_give_an_alarm_is_not_watched(hits: int, shift: f
     rises = Stream(np.arange(100) >= hits, ("rise",), share=True)
     assert bool(falls.why_not(shift)) == bool(rises.why_not(shift)) == dead
     reference = Reference.of({"falls": falls, "rises": rises}, np.arange(100))
+    assert reference.units.tolist() == list(range(102))  # each of the two images more is of a patient of its own
     new = {name: Stream(np.full(500, end)) for name, end in (("falls", 0.0), ("rises", 1.0))}
     values = reference.standardised(new).T
     sums_at_the_end = [highest(x, one.sides, shift / 2)[-1] for x, one in zip(values, (falls, rises), strict=True)]

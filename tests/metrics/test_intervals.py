@@ -147,6 +147,9 @@ def test_likeness_is_that_of_the_analysis_of_variance() -> None:
     known = (f - 1) / (f - 1 + 5)  # of groups of one size
     assert correlation(np.full(6, 5.0), values.sum(1), (values**2).sum(1)) == pytest.approx(known)
     assert satterthwaite(np.full(6, 5.0), 0.3) == pytest.approx(5)
+    uneven = np.repeat([2.0, 5.0], [10, 2])  # variances 2 and 5 at 0, 3 and 15 at a half, 4 and 25 at 1
+    expected = {-0.1: 30**2 / 90 - 1, 0.5: 60**2 / 540 - 1, 1.0: 90**2 / 1410 - 1, np.nan: 30**2 / 90 - 1}
+    assert {icc: satterthwaite(uneven, icc) for icc in expected} == pytest.approx(expected, nan_ok=True)
     assert satterthwaite(np.array([100.0, 1, 1, 1]), 1.0) == 1  # one patient is nearly all there is
 
 

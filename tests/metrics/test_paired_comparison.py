@@ -103,6 +103,9 @@ def test_equal_images_of_a_patient_count_once(each: int) -> None:
     z = 6 / 14**0.5 * (19 / 20) ** 0.5
     assert (gap.value, gap.units, gap.n) == (pytest.approx(0.3), 20, 20 * each)
     assert test.statistic == pytest.approx(z) and test.p == pytest.approx(2 * stats.t.sf(z, 19))
+    every, reach = np.ones(20 * each, bool), stats.t.ppf(0.975, 19) ** 2
+    gap, _ = share_difference(every, every, every, Units(np.repeat(np.arange(20), each)))  # without any error too
+    assert gap.high == -gap.low == pytest.approx(reach / (20 + reach))
 
 
 @pytest.mark.parametrize("patients", [False, True])

@@ -59,5 +59,11 @@ def test_parts_of_findings_and_of_numbers_too(tmp_path: Path, reach: float | Non
         raw = {"raw_location", "raw_log_scale", "logit_Mass", "logit_a|b"}  # float32, as the network gives them
         assert {field.name for field in table.schema if str(field.type) == "float"} == raw & {*table.column_names}
         assert table["ood_score"].to_pylist() == [0.5, 1e-09]
+        two = tmp_path / "two"
+        two.mkdir(exist_ok=True)
+        for shard, name in ((2, "part-a.parquet"), (1, "part-b.parquet")):  # the shards order the rows, no file name
+            about = {"checkpoints": "w", "lists of images": "l", "images": 2, "shards": 2, "shard": shard}
+            write_part(two / name, about, before.take(np.array([shard - 1])), np.ones((1, 0), np.float32))
+        assert merge(two, force=True).file.read_bytes() == before.to_csv(errors=True).encode()
         if before.kind == "number":
             assert table["target_spread"].to_pylist() == [2.7, 2.7] and table["reach"].to_pylist() == [reach, reach]

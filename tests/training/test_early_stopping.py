@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from vitmed.core.load_config import load_config
@@ -71,6 +73,7 @@ def test_what_it_warns_of() -> None:
         [record()] * 5 + [record(share=0.6)],  # it has recovered
         [record(loss=0.7 - 0.0105 * i) for i in range(WINDOW)],  # the loss falls slowly, by 3 % in all
         [record(loss=1.0, share=0.6)] * WINDOW,  # above that of guessing, but by less than half
+        [record(loss=1.5 * math.log(2), share=0.6)] * WINDOW,  # by half, and no more
     ],
 )
 def test_a_network_that_learns_is_left_in_peace(history: list[dict[str, object]]) -> None:
@@ -93,6 +96,8 @@ def test_a_rare_class_does_not_make_an_alarm() -> None:
         ({"weight_decay": 5.0}, 5000, ["weight decay 5", "--weight-decay 0.05"]),
         ({"lr": 2e-6}, 5000, ["too low", "--lr 5e-4"]),
         ({}, 60, ["60 optimiser steps", "--epochs"]),
+        ({}, 499, ["499 optimiser steps"]),
+        ({}, 500, ["contact_sheet.png"]),
         ({}, 5000, ["contact_sheet.png"]),
     ],
 )

@@ -324,6 +324,14 @@ def test_intervals_of_differences_are_those_of_a_bootstrap_by_patient() -> None:
         assert found.low is not None and found.high is not None
         expected = percentile_interval(drawn[0][name] - drawn[1][name])
         assert (found.low, found.high) == pytest.approx(expected, abs=0.1 * (found.high - found.low)), name
+    # Of two images of a patient, one of each class, both models are right on as many: no draw of patients shows a gap.
+    labels, patients = np.repeat([0, 1], 20), tuple(str(i % 20) for i in range(40))
+    first, second = (
+        Predictions(("a", "b"), patients, patients, labels, np.float32(np.eye(2))[labels ^ np.isin(range(40), wrong)])
+        for wrong in ([0, 1, 2, 23, 24, 25], [3, 4, 5, 20, 21, 22])
+    )
+    found = compare_predictions(first, second).difference["balanced_accuracy"]
+    assert (found.value, found.low, found.high) == pytest.approx((0, 0, 0))
 
 
 def test_a_model_is_not_different_from_itself() -> None:

@@ -136,7 +136,10 @@ def test_what_has_no_interval_and_what_no_value() -> None:
     assert not evaluate_number(draw(np.random.default_rng(1), 30)).notes
     same = evaluate_number(replace(p, labels=np.full(len(p), 40.0)))
     assert set(same.undefined) == {"r2", "pearson"} and same.overall["ccc"].value == 0
-    right = evaluate_number(replace(p, labels=p.values))
+    exact = replace(p, labels=p.values)
+    right, of_two = evaluate_number(exact), evaluate_number(exact.take(np.flatnonzero(p.units < 2)))
+    assert of_two.no_interval["mae"] == "no patient shows how much it varies"
+    assert one.no_interval["mae"] == "it needs at least 2 patients"
     assert right.overall["mae"].value == 0 and right.overall["mae"].low is None and right.overall["ccc"].value == 1
     none = evaluate_number(p.take(np.empty(0, int)))
     assert set(none.undefined) == set(none.overall) and set(none.undefined.values()) == {"there are no images"}
