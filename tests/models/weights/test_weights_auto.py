@@ -221,6 +221,17 @@ def test_a_folder_of_weights_comes_first(server: Server, tmp_path: Path, monkeyp
         open_weights("deit")
 
 
+def test_of_a_run_its_best_network_is_taken_not_the_one_before_training(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("baseline.pt", "best.pt", "last.pt"):
+        (tmp_path / name).write_bytes(FILE)
+    monkeypatch.setenv("VITMED_WEIGHTS", str(tmp_path))
+    assert chosen().value == str(tmp_path / "baseline.pt")  # a folder of weight files: by the size, then by the name
+    (tmp_path / "config.yaml").touch()  # it is a run
+    assert chosen().value == str(tmp_path / "best.pt") == str(open_weights(str(tmp_path)).path)
+
+
 def test_weights_that_forbid_a_use_are_not_chosen(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ui: Recorder
 ) -> None:

@@ -20,7 +20,7 @@ import yaml
 from vitmed.core.downloads import Source, fetch_file
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import json_of
-from vitmed.core.run_folder import cache_folder
+from vitmed.core.run_folder import RunFolder, cache_folder
 from vitmed.imaging.preprocessing import CONSTANTS
 
 SUPERVISED, MASKED, DISTILLED, PAIRED = "supervised", "masked image", "self-distilled", "image and text"
@@ -112,8 +112,9 @@ def fetch(name: str, folder: str | Path | None = None, unasked: bool = False) ->
 
 
 def weight_files(place: Path) -> list[Path]:
-    """The weight file, or those in a folder, that VITMED_WEIGHTS names. Raises UsageError where there is none."""
-    if place.is_file():
+    """The weight file, or those in a folder, that VITMED_WEIGHTS names; of a run the file that `--weights RUN` takes.
+    Raises UsageError where there is none."""
+    if (place := RunFolder.weights_in(place) if RunFolder(place).name else place).is_file():
         return [place]
     files = sorted(file for file in place.glob("*") if file.suffix in SUFFIXES and file.is_file())
     if not files:
