@@ -79,7 +79,7 @@ class Finetune(Task[Config]):
         model = model.to(session.device)
         _describe_data(config, splits)
         if weights is not None:
-            start = f"{report}; images normalised by {config.data.normalize}"
+            start = f"{report}; images normalised by {config.data.normalize}, resize {config.data.resize}"
         _describe_network(config, model, start or "from random weights", session)
         if config.train.balance == "adjust" and config.train.probe_first:
             fix = "--balance loss, or --no-probe-first"

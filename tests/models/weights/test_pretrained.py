@@ -374,7 +374,7 @@ def test_how_weights_want_images_and_their_licence_travel(tmp_path: Path, ui: Re
     (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": told}))
     settings = {name: value for name, value in BARE.items() if name not in ("image_size", "patch_size")}
     settings |= {"epochs": 1, "lr": 1e-30, "weights": str(tmp_path / "w.pt")}  # a rate so small that nothing moves
-    result = train(data, output=tmp_path / "runs", sets=["train.min_lr=0"], **settings)
+    result = train(data, output=tmp_path / "runs", resize="crop", sets=["train.min_lr=0"], **settings)
     saved = load_checkpoint(result.folder)
     qkv, model = saved.weights["blocks.0.attn.qkv.weight"], saved.config.model
     assert qkv.dtype == torch.float32 and torch.equal(qkv, donor["blocks.0.attn.qkv.weight"].float())
@@ -383,12 +383,15 @@ def test_how_weights_want_images_and_their_licence_travel(tmp_path: Path, ui: Re
     named = json.loads((result.folder / "weights.json").read_text())["name"]  # as in config.yaml, from the run folder
     assert not Path(named).is_absolute() and (result.folder / named).samefile(tmp_path / "w.pt")
     assert len(vitmed.predict(next((data / "test").rglob("*.png")), checkpoint=result.checkpoint)) == 1
-    assert saved.preprocessing == Preprocessing(16, 3, "pad", "given", (0.53,) * 3, (0.26,) * 3, "bicubic")
+    assert saved.preprocessing == Preprocessing(16, 3, "crop", "given", (0.53,) * 3, (0.26,) * 3, "bicubic")
     assert saved.config.model.licence == "mit"
     assert "licence mit" in result.test.metrics["report"]["facts"]["Started from"]
     again = read_weights(result.checkpoint)
     assert (again.normalize, again.mean, again.std) == ("given", (0.53,) * 3, (0.26,) * 3)
     assert (again.interpolation, again.licence, again.kind) == ("bicubic", "mit", "vitmed")
+    for given, way in (({}, "crop"), ({"resize": "pad"}, "pad")):  # yours comes first
+        taken = config_with_weights(build_config({"data": given}), again).data
+        assert (taken.resize, taken.interpolation) == (way, "bicubic")
 
 
 @pytest.mark.parametrize(

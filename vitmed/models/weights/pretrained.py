@@ -65,6 +65,7 @@ class Weights:
     mean: tuple[float, ...] | None = None  # per channel, for values in 0..1, as the publisher states them
     std: tuple[float, ...] | None = None
     interpolation: str | None = None  # how images were resized: "bilinear", "bicubic", ...
+    resize: str | None = None  # how they became square, a value of `DataConfig.resize`; only a run states it
     licence: str | None = None  # SPDX identifier, or the publisher's name for it; `terms_of` knows what it demands
     seen: tuple[str, ...] = ()  # sha256 of the images that the weights were made with, if the file states them
     learned: tuple[str, ...] = ()  # those of them that the run trained on, with labels
@@ -313,7 +314,8 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         decided = model.model_dump(include=ARCHITECTURE, exclude_none=True)
         data, network = config["data"], SIZES[model.name]._asdict() | decided
         about: dict[str, Any] = {name: tuple(data.get(name) or ()) or None for name in ("mean", "std")}
-        about |= {"interpolation": data.get("interpolation"), "licence": config["model"].get("licence")}
+        about |= {name: data.get(name) for name in ("interpolation", "resize")}
+        about["licence"] = config["model"].get("licence")
         normalize, kind = str(data["normalize"]), catalogue.MASKED if encoder else "vitmed"
         if encoder:
             about["seen"] = tuple(checkpoint["seen"])

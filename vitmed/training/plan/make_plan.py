@@ -340,7 +340,7 @@ def time_needed(plan: Plan) -> tuple[float, str, str]:
 
 def config_with_weights(config: Config, weights: Weights) -> Config:
     """The configuration completed by the weights: network, normalisation (warns where it is only assumed),
-    interpolation and licence."""
+    interpolation, resize and licence."""
     model, given = config_for_weights(config.model, weights), config.data.model_fields_set
     values: dict[str, Any] = {}
     if not given & {"normalize", "mean", "std"}:
@@ -351,8 +351,9 @@ def config_with_weights(config: Config, weights: Weights) -> Config:
             warn(f"{unknown}; ImageNet's are assumed. {others}")
         if weights.normalize == "given":
             values |= {"data.mean": list(weights.mean or ()), "data.std": list(weights.std or ())}
-    if weights.interpolation is not None and "interpolation" not in given:
-        values["data.interpolation"] = weights.interpolation
+    for name, value in (("interpolation", weights.interpolation), ("resize", weights.resize)):
+        if value is not None and name not in given:
+            values[f"data.{name}"] = value
     if weights.licence is not None:
         values |= {"model.licence": weights.licence, "model.terms": terms_of(weights.licence)}
     return with_values(config.model_copy(update={"model": model}), values)
