@@ -49,8 +49,8 @@ class Finetune(Task[Config]):
 
     model: ViT
     outputs: int  # K, of the network
-    seen: Sequence[str] = ()  # sha256 of the images that its weights were made with
-    learned: Sequence[str] = ()  # those of them that a run trained on, with labels; not known once a run is resumed
+    seen: Sequence[str] = ()  # what its weights were made with: `Weights.seen`
+    learned: Sequence[str] = ()  # the images that a run trained on, with labels; not known once a run is resumed
     report: LoadReport | None = None  # what of a weight file was used; None without one
     fingerprints: dict[str, list[str]] | None = None  # of train and val, to notice near copies in an evaluation
     planned_rate: float | None = None  # images/s in training, as the plan measured them; None: not known

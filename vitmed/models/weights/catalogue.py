@@ -61,11 +61,12 @@ class Entry(NamedTuple):
         """Whether the licence forbids commercial use."""
         return forbids_commerce(self.licence)
 
-    def has_seen(self, card: str | None) -> bool:
-        """Whether the weights were made with images of the data set of a card, under this name or as a copy."""
-        copies = _stated()[1]["copies"]  # name of a copy, perhaps its beginning -> the data set
-        names = [next((copies[copy] for copy in copies if n.startswith(copy)), n) for n in (card or "", *self.seen)]
-        return card is not None and names[0] in names[1:]
+
+def has_seen(seen: Sequence[str], card: str | None) -> bool:
+    """Whether the data set of a card, under this name or as a copy, is among what weights were made with."""
+    copies = _stated()[1]["copies"]  # name of a copy, perhaps its beginning -> the data set
+    names = [next((copies[copy] for copy in copies if n.startswith(copy)), n) for n in (card or "", *seen)]
+    return card is not None and names[0] in names[1:]
 
 
 def means_file(text: str) -> bool:

@@ -67,10 +67,10 @@ class Weights:
     interpolation: str | None = None  # how images were resized: "bilinear", "bicubic", ...
     resize: str | None = None  # how they became square, a value of `DataConfig.resize`; only a run states it
     licence: str | None = None  # SPDX identifier, or the publisher's name for it; `terms_of` knows what it demands
-    seen: tuple[str, ...] = ()  # sha256 of the images that the weights were made with, if the file states them
-    learned: tuple[str, ...] = ()  # those of them that the run trained on, with labels
+    seen: tuple[str, ...] = ()  # what they were made with: names of public sets, and the sha256 of images
+    learned: tuple[str, ...] = ()  # the images that the run trained on, with labels
     assumed: bool = False  # whether nothing states the normalisation: no file beside it, nor its name, nor its layout
-    entry: catalogue.Entry | None = None  # from which they come, perhaps through a checkpoint of vitmed
+    entry: catalogue.Entry | None = None  # of the file
 
 
 def open_weights(value: str, offline: bool = False, sha256: str | None = None) -> Weights:
@@ -153,6 +153,7 @@ def read_weights(file: str | Path, entry: catalogue.Entry | None = None) -> Weig
     named = next((how for name in own for word, how in NAMED.items() if word in name), None)
     usual = kind != catalogue.SUPERVISED or layout in ("torchvision", "Google npz")
     about |= {"assumed": not (usual or named or about.get("mean")), "entry": entry}
+    about["seen"] = () if entry is None else entry.seen
     return Weights(path, layout, plain, model | shown, kind, named or normalize, unused, **about)
 
 
@@ -323,7 +324,8 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
             data = checkpoint["data"]
             learned, val = (tuple(data["splits"][part]["sha256"]) for part in ("train", "val"))
             about |= {"seen": (*data.get("seen", ()), *learned, *val), "learned": learned}
-        about["entry"] = catalogue.public_weights().get(config["model"].get("weights"))
+        if (entry := catalogue.public_weights().get(config["model"].get("weights"))) is not None:  # older files
+            about["seen"] += entry.seen
         return Weights(path, "vitmed", state, network, kind, normalize, (), **about)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):  # also of a tensor that is no table
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", files.AGAIN) from None

@@ -32,7 +32,7 @@ from vitmed.metrics.subgroups import check_columns
 from vitmed.models.hardware import check_compiler, pick_device
 from vitmed.models.sizes import SIZES, size_of
 from vitmed.models.vit import ViT
-from vitmed.models.weights.catalogue import entry_of, terms_of
+from vitmed.models.weights.catalogue import entry_of, has_seen, terms_of
 from vitmed.models.weights.choice import TINY, Choice, choose_weights, fits, outline, warning_of
 from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
 from vitmed.training.losses import LEARNING
@@ -104,7 +104,7 @@ def make_plan(config: Config, plans: bool, processes: int = 1) -> Plan:
         config, weights = with_choice(config, forecaster)
         check_weights(config)
     card = config.data.card or card_like(splits.classes, sum(map(len, splits.samples.values())))
-    if weights is not None and weights.entry is not None and weights.entry.has_seen(card):
+    if weights is not None and has_seen(weights.seen, card):
         guess = f"the classes are those of {card}; if these are its images, name it (--card {card}): "
         warn((guess if config.data.card is None else "") + SEEN.format(card, Path(config.model.start or "").name))
     inputs = plan_inputs(config, splits, weights, device)
