@@ -84,6 +84,8 @@ def test_the_head_alone_may_be_fresh(tmp_path: Path) -> None:
     assert report.fresh == HEAD and set(report.unused) == {*HEAD, *extra}
     assert torch.equal(model.head.weight, head)
     assert "fresh: head.weight, head.bias" in str(report) and report.file == "w.pt"
+    assert give(ours(classes=10), tmp_path / "w.pt").fresh == ()
+    assert give(ours(classes=10, pool="mean"), tmp_path / "w.pt").fresh == HEAD  # the file's reads the class token
 
 
 def test_what_is_resampled_is_told(tmp_path: Path) -> None:

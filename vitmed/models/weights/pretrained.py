@@ -198,7 +198,8 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
 def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing | None = None) -> LoadReport:
     """Copy the weights into the network, with positions, patch kernels and input channels resampled to fit.
 
-    The head is copied if it has the same number of classes, else it stays fresh. On an error nothing is copied.
+    The head is copied if it has the same number of classes and reads the same features (`pool`), else it stays fresh.
+    On an error nothing is copied.
 
     Args:
         preprocessing: normalisation of the run, by which a grey image gives the features of its copy in three
@@ -231,7 +232,7 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
     if model.pool == "mean" and "fc_norm.weight" not in state:  # as in MAE, the norm follows the mean
         state = {re.sub(r"^norm\.", "fc_norm.", name): value for name, value in state.items()}
     fits = {name: value for name, value in state.items() if name in own and value.shape == own[name].shape}
-    if not fits.keys() >= set(HEAD):  # a bias alone, of a head that reads other features, is no head
+    if not fits.keys() >= set(HEAD) or weights.model.get("pool", model.pool) != model.pool:  # it reads other features
         fits = {name: value for name, value in fits.items() if name not in HEAD}
     constants = ("num_batches_tracked", "rope.periods")
     fresh = tuple(name for name in own if name not in fits and not name.endswith(constants))
@@ -343,7 +344,7 @@ def _unwrap(found: Any, path: Path) -> tuple[files.State, tuple[str, ...]]:
         found = found[inner[0]]
     state = {str(k): v for k, v in found.items() if isinstance(v, Tensor)} if isinstance(found, dict) else {}
     if not state:
-        raise CheckpointError(f"{path}: holds no state dict", "use a file of named tensors")
+        raise CheckpointError(f"{path}: holds no state dict", "use a file of named tensors; of pretraining, encoder.pt")
     if any(name.startswith("teacher.") for name in state):  # an average of the student, and better
         state = {name: value for name, value in state.items() if name.startswith("teacher.")}
     while prefix := next((p for p in names["prefixes"] if all(name.startswith(p) for name in state)), None):
