@@ -156,7 +156,10 @@ def kinds(annotation: Any) -> Iterable[str]:
         return [WORDS[annotation]]
     if get_origin(annotation) is Literal:
         return [", ".join(f"`{value}`" for value in get_args(annotation))]
-    return [word for part in get_args(annotation) for word in kinds(part)]
+    words = [word for part in get_args(annotation) for word in kinds(part)]
+    if get_origin(annotation) is not list:
+        return words
+    return [f"list of {word.replace('list', 'lists', 1) if 'list' in word else word + 's'}" for word in words]
 
 
 def shown(value: Any) -> str:

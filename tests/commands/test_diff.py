@@ -60,7 +60,13 @@ def test_a_copy_in_another_place_does_not_differ(trained: Trained, copied: Path)
 
 def test_only_the_seed_differs(trained: Trained, copied: Path, vitmed: Callable[..., Answer]) -> None:
     change_config(copied, "train", seed=1)
+    file = copied / "environment.json"  # of a run with the config.yaml of the first, which names what auto had chosen
+    content = json.loads(file.read_text())
+    name = content["precision"].partition(":")[0]
+    file.write_text(json.dumps(content | {"precision": f"{name}: as asked"}))
     seeds = found(trained.folder, copied)
+    file.write_text(json.dumps(content | {"precision": f"not {name}: as asked"}))
+    assert [one.first for one in found(trained.folder, copied).environment or []] == [name]
     assert seeds.verdict == SAME + "Only the seed differs: 0 in tiny, 1 in copied."
     assert [(one.name, one.first, one.second) for one in seeds.settings] == [("train.seed", 0, 1)]
     numbers = json.loads((copied / "test" / "metrics.json").read_text())["overall"]["auroc"]

@@ -134,7 +134,7 @@ def test_another_order_of_grades_than_that_of_the_model_is_refused(
             vitmed.evaluate(source, ordinal=GRADES[::-1], output=tmp_path / "no", report=False)
     of_classes = vitmed.evaluate(trained.best, ordinal=["green", "blue", "amber"], output=tmp_path / "yes", resamples=0)
     assert of_classes.metrics.grades is None
-    assert any("so quadratic kappa is left out" in note for note in of_classes.metrics.notes)
+    assert any("so quadratic kappa is not among the main numbers" in note for note in of_classes.metrics.notes)
 
 
 def test_two_classes_of_settings_do_not_mix(root: Path, tmp_path: Path) -> None:

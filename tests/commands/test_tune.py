@@ -286,7 +286,8 @@ def test_a_trial_whose_process_dies_again_and_again_is_given_up_and_a_full_disk_
     class Killed(BaseException):
         pass
 
-    for ended in (Killed(), Killed(), DiskFullError("x: cannot be written", "make room on this disk"), Killed()):
+    full = DiskFullError("x", f"make room on this disk; then continue: vitmed train --resume {tmp_path}/t/trial-0001")
+    for ended in (Killed(), Killed(), full, Killed()):
 
         def die(*args: Any, ended: BaseException = ended, **given: Any) -> Any:
             raise ended
@@ -297,6 +298,7 @@ def test_a_trial_whose_process_dies_again_and_again_is_given_up_and_a_full_disk_
                 tune(resume=tmp_path / "t")
             else:
                 run(data, tmp_path, trials=2)
+    assert full.fix == f"make room on this disk; then continue: vitmed tune --resume {tmp_path}/t"
     found = tune(resume=tmp_path / "t")
     assert [t.state for t in found.study.trials] == ["failed", "done"]
     assert "ended 3 times" in found.study.of(1).reason
@@ -493,6 +495,17 @@ def test_every_combination_of_a_grid_is_trained_with_every_seed(grid: TuneResult
     winner = load_config(grid.folder / "winner" / "config.yaml")
     assert winner.train.seed == 2 and str(winner.model.heads) == study.of(study.best).values["model.heads"]
     assert study.test is not None and [path.name for path in (grid.folder / "winner").glob("test*")] == ["test"]
+
+
+def test_a_mean_of_fewer_seeds_does_not_win(grid: TuneResult, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copytree(grid.folder, tmp_path / "t")
+    search = Search(pytest.importorskip("optuna"), *resumed_study(RunFolder(tmp_path / "t"), None, None), Clock())
+    search.begin()
+    other = next(one.number for one in search.chosen().combinations[:3] if one.number != grid.study.best)
+    changed = {other - 1: {"value": 1.0}, other + 3: {"state": "stopped", "value": None, "reason": "the time was used"}}
+    real = search.result
+    monkeypatch.setattr(search, "result", lambda number: real(number).model_copy(update=changed.get(number, {})))
+    assert search.chosen().of(other).value == 1.0 and search.chosen().best == grid.study.best
 
 
 def test_a_reason_in_the_table_is_no_formula() -> None:

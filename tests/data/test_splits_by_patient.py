@@ -16,7 +16,7 @@ from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import build_config
 from vitmed.data.folders import image_names
-from vitmed.data.patients import patient_notes
+from vitmed.data.patients import patient_id, patient_notes
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan import first_copies
 from vitmed.data.splits import grouped_folds, held_out, make_splits, site_names
@@ -260,6 +260,10 @@ def test_patients_of_dicom_files(tmp_path: Path) -> None:
     splits = split(root, groups="dicom", val_fraction=0.25, test_fraction=0.25)
     groups = {s.path: s.group for part in splits.samples.values() for s in part}
     assert groups == {f"{'ab'[i % 2]}/{i}.dcm": f"ID {i % 8}" for i in range(24)} and splits.shared() == {}
+    utf8 = "Müller 1".encode().decode("latin-1")  # as it is read where no character set is named
+    for tags in ({"SpecificCharacterSet": "ISO_IR 192", "PatientID": "Müller 1"}, {"PatientID": utf8}):
+        assert patient_id(write(tmp_path / "one.dcm", RAMP, **tags)) == ("Müller 1", "PatientID is missing or empty")
+    assert patient_id(write(tmp_path / "one.dcm", RAMP, PatientID="Müller 2"))[0] == "Müller 2"  # as Latin-1
     write(root / "a" / "nobody.dcm", RAMP, PatientID="")
     Image.new("L", (8, 8)).save(root / "b" / "drawn.png")
     with pytest.raises(DataError, match="no PatientID in 2 of 26 files") as error:

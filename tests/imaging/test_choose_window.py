@@ -255,6 +255,8 @@ def test_dicom_with_windows_of_their_own(tmp_path: Path) -> None:
     assert found.window == "dicom" and "each with its own window; 3 files have several" in found.notes[0]
     assert "become white" not in found.notes[1] and "% white" in found.notes[1]  # 100 +- 25 of values up to 4,032
     assert choose(paths, "dicom:1").window == "dicom:1" and len(choose(paths, "dicom:1").notes) == 1
+    with pytest.raises(DataError, match="--window dicom:5: no training image has it, but 2 windows at most"):
+        choose(paths, "dicom:5")
     assert isinstance(choose(paths, "percentiles").window, tuple)
     paths.append(write(tmp_path / "without.dcm", RAMP))
     assert isinstance(choose(paths).window, tuple)

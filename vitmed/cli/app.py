@@ -63,7 +63,7 @@ COMMANDS = {
         "plan": "Show the settings that train would use, why, and how long it takes.",
         "probe": "Evaluate a baseline that trains no network.",
         "pretrain": "Pretrain on images without labels.",
-        "demo": "Train and evaluate on drawn images, in minutes.",
+        "demo": "Train and evaluate on drawn images, in a minute.",
     },
     "Train many": {
         "auto": "Find the best model that a time allows.",

@@ -64,7 +64,7 @@ VERBS = {
         "Pretrain on images without labels (masked autoencoder); `vitmed train --weights` takes the result.",
         lambda result: {"run": str(result.folder), "encoder": str(result.encoder), "last": result.records[-1]},
     ),
-    "demo": Verb("Draw blood cells; train a small ViT, evaluate it on other patients (minutes).", terminal.train_json),
+    "demo": Verb("Draw blood cells; train a small ViT, evaluate it on other patients (a minute).", terminal.train_json),
     "auto": Verb(
         "Find the best model that a time allows: check, rank weights, cross-validate, join, test once.",
         lambda result: terminal.in_folder(result, result.content),

@@ -105,8 +105,9 @@ class DataConfig(Section):
     target: Literal["auto", "classes", "findings", "grades", "number"] = setting(
         "auto",
         "What the labels are: classes, several findings, grades in order, or a number; default auto. auto: findings "
-        "where the table has columns of 0 and 1, or labels joined by |; a number where all labels are numbers and some "
-        "have fractions; grades with --ordinal; classes otherwise. See docs/targets.md.",
+        "where labels are joined by |, or no column holds labels and two or more hold 0 and 1; a number where all "
+        "labels are numbers, some with fractions, and more than 20 differ; grades with --ordinal; otherwise classes. "
+        "See docs/targets.md.",
         Flag(),
     )
     findings: list[str] = setting(

@@ -178,7 +178,7 @@ def _from_address(source: Source, path: Path, part: Path) -> None:
                 best = max(best, have)
                 if failures >= TRIES:
                     problem = f"{source.url}: {cut}; {failures} tries without new data, {have / 1e6:,.1f} MB are here"
-                    goes_on = "continues from there" if have else "begins anew"
+                    goes_on = "continues from there" if source.checksum else "begins anew"
                     elsewhere = f"Without a network, download it elsewhere and put it at {path}"
                     raise source.error(problem, f"{source.again} {goes_on}. {elsewhere}") from None
                 pause = PAUSE * 2 ** (failures - 1)

@@ -213,7 +213,11 @@ def patient_id(file: Path) -> tuple[str, str]:
     try:
         check_regular(file)
         head = dcmread(file, stop_before_pixels=True, specific_tags=["PatientID"])
-        return str(head.get("PatientID") or "").strip(), "PatientID is missing or empty"
+        text = str(head.get("PatientID") or "").strip()
+        if "SpecificCharacterSet" not in head:  # pydicom then reads Latin-1, also what a device wrote as UTF-8
+            with contextlib.suppress(UnicodeError):
+                text = text.encode("latin-1").decode()
+        return text, "PatientID is missing or empty"
     except DataError as error:
         return "", error.problem.removeprefix(f"{file}: ")
     except InvalidDicomError:

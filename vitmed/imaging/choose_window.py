@@ -9,6 +9,7 @@ import numpy as np
 from vitmed.core.errors import DataError
 from vitmed.core.files import check_regular
 from vitmed.core.messages import bar
+from vitmed.core.text import counted
 from vitmed.imaging.decode import decode, read_header
 from vitmed.imaging.rasters import PNG
 from vitmed.imaging.raw_image import ImageHeader, RawImage
@@ -72,9 +73,12 @@ def choose_window(
     parts = [part for path in np.array([*headers])[spread] if (part := _values(path, frame)) is not None]
     if (index := file_window_index(setting)) is not None:
         several = sum(header.windows > 1 for header in headers.values())
-        some = f"; {several:,} files have several, and window number {index} is used" if several else ""
+        some = f"; {several:,} files have several, and number {index}, from 0, is used" if several else ""
         note = f"{kind}: each with its own window{some} (--window dicom:1 takes the second of each)"
         own = [(values, windows[index], inverted) for values, windows, inverted in parts if index < len(windows)]
+        if index and parts and not own:
+            has = counted(max(len(windows) for _, windows, _ in parts), "window")
+            raise DataError(f"--window {setting}: no training image has it, but {has} at most", "count from 0")
         return ChosenWindow(str(setting), [note, *_saturation(own)], warnings)
     samples = [[values for values, _, inverted in parts if inverted == white] for white in (False, True)]
     joined = {white: np.concatenate(values) for white, values in enumerate(samples) if values}  # 1: of MONOCHROME1

@@ -121,7 +121,7 @@ def _fitting(
         other = f"--ordinal {','.join(config.ordinal)}: the model has the order {','.join(classes)}"
         if run.evaluate.ordinal == list(classes):
             raise UsageError(f"{other}, in which it was trained", "leave --ordinal out: that of the run counts")
-        notes.append(f"{other}, so quadratic kappa is left out: train with this order.")
+        notes.append(f"{other}, so quadratic kappa is not among the main numbers: train with this order.")
     note_prevalence(config, kind, classes, notes)
     return config.model_copy(update=left)
 

@@ -178,7 +178,7 @@ def titles_of(metrics: Results, names: Iterable[str]) -> list[str]:
 
 
 def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
-    """The four or six numbers of the first screen, as in `headline_of`; of classes far apart also `if_balanced`."""
+    """The numbers of the first screen, as in `headline_of`; of classes far apart also `if_balanced`."""
     lines = headline_of(metrics) + if_balanced(metrics)
     return lines if metrics.positive_class is None else [line for line in lines if line[0] in BESIDE_RATES + RATES]
 

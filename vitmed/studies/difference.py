@@ -123,6 +123,8 @@ def read_facts(path: Path) -> RunFacts:
             content = json_of(run.environment.read_text(encoding="utf-8"))
             environment = {str(name): str(version) for name, version in content["versions"].items()}
             environment |= {name: str(content[name]) for name in SURROUNDINGS if content.get(name) is not None}
+            if "precision" in environment:  # "bf16: as asked" and "bf16: measured" are the same arithmetic
+                environment["precision"] = environment["precision"].partition(":")[0]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error):
         raise DataError(f"{reading} of a run", "restore it, or name another run") from None
     return RunFacts(type(config), shown, compared, images, environment, metric, weights, trained)

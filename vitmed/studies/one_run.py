@@ -117,13 +117,10 @@ class OneRun:
                 say(f"  {line}")
         if not config.train.freeze and ranks.leads:
             _, line, short = time_needed(plan)
-            line, _, longer = line.partition("; --time ")
             if config.train.time is not None and (load := busy()):
                 slow = f"; {load}: it may take longer"
                 line, short = (line, short + slow) if short else (line + slow, short)
             show(line)
-            if longer:
-                say(f"--time {longer}")
             if short:
                 warn(short)
             task = replace(task, planned_rate=1 / plan.forecaster.image(config))
@@ -320,7 +317,7 @@ def new_pretraining(config: PretrainConfig, output: str | Path, name: str | None
         problem = f"--pool {model.pool} has weights of its own, which pretraining does not train"
         raise UsageError(problem, "leave model.pool out")
     if data.divided and data.fold is None and not data.unlabelled:
-        raise UsageError("pretraining leaves out the test images of one fold, and none is named", "--set data.fold=1")
+        raise UsageError("pretraining leaves out the test of one fold: which?", "vitmed pretrain --set data.fold=1")
     stem, pool = ("patch" if model.stem == "auto" else model.stem), ("mean" if model.pool == "auto" else model.pool)
     positions = model.positions if "positions" in model.model_fields_set else "sincos_2d"
     # The class token learns nothing, so a later head uses the mean of the patches, as in the paper.

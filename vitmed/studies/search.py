@@ -517,6 +517,8 @@ class Search(Study[TuningStudy]):
             combinations = combined(trials, by_trial, kind, asked.metric, higher)
         pool = [trial for trial in combinations if trial.value is not None]
         pool = [trial for trial in pool if trial.state == "done"] or [trial for trial in pool if trial.reason] or pool
+        ended = {one.number: sum(trials[n - 1].state == "done" for n in one.trials) for one in pool}  # of its seeds
+        pool = [one for one in pool if ended[one.number] == max(ended.values())]  # a mean of fewer may be luck
         best = max(pool, key=lambda trial: ((trial.value or 0.0) * (1 if higher else -1), -trial.number))
         planned = {place: value for place, value in asked.planned.items() if place != SEED}
         changed = {place: value for place, value in best.values.items() if not alike(value, planned[place])}

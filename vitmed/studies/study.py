@@ -145,6 +145,10 @@ def conduct(study: Study[Result]) -> Result:
             study.interrupted()
             problem = error.problem if isinstance(error, errors.Interrupted) else "stopped; what is trained is saved"
             raise errors.Interrupted(problem, f"vitmed {study.command} --resume {quoted(study.folder.path)}") from None
+        except errors.VitmedError as error:  # a run that is trained by itself would be missing in the study
+            go_on = f"vitmed {study.command} --resume {quoted(study.folder.path)}"
+            error.fix = re.sub("vitmed train --resume .*", lambda _: go_on, error.fix)
+            raise
 
 
 def settings_of(arguments: Mapping[str, Any], command: str) -> Config:

@@ -31,7 +31,6 @@ from vitmed.metrics.readers import check_readers
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.hardware import check_compiler, pick_device
 from vitmed.models.sizes import SIZES, size_of
-from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import entry_of, has_seen, terms_of
 from vitmed.models.weights.choice import TINY, Choice, choose_weights, fits, outline, warning_of
 from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
@@ -316,26 +315,17 @@ def _networks(config: Config, inputs: PlanInputs, forecaster: Forecaster, usual:
 
 
 def time_needed(plan: Plan) -> tuple[float, str, str]:
-    """The seconds that the run takes; a line on them, also on what more time buys where the plan is free; a warning
-    where the time is too short to learn well, or ""."""
-    config, given, limit = plan.config, plan.given, plan.config.train.time
-    forecast, more, short = plan.forecaster.of(config), "", ""
-    if plan.reasons and "epochs" not in fields_set(given, "train"):
-        networks = _networks(given, plan.inputs, plan.forecaster, config) if limit is None else None
-        if networks is not None and (larger := networks.next_larger(config.train.epochs, forecast)) is not None:
-            rule, seconds = larger
-            model = from_scratch(plan_settings(given, plan.inputs, [rule])[1]).model
-            with torch.device("meta"):
-                millions = sum(p.numel() for p in ViT(model, plan.splits.outputs).parameters()) / 1e6
-            network = f"{model.image_size} px and {millions:.1f} M parameters"
-            more = f"; --time {duration_text(seconds)} is enough for {network}"
+    """The seconds that the run takes; a line on them; a warning where the time is too short to learn well, or ""."""
+    config, limit, short = plan.config, plan.config.train.time, ""
+    forecast = plan.forecaster.of(config)
+    if plan.reasons and "epochs" not in fields_set(plan.given, "train"):
         knee = config.train.epochs // MOST_KNEES
         if limit is not None and 0 < (passes := forecast.passes_in(limit)) < knee / 2:
             needed = duration_text(round_up(forecast.total(knee)))
             needed = f"{needed} for each fold" if config.data.divided else f"--time {needed}"
             short = f"in this time, about {counted(max(1, int(passes)), 'epoch')}, the model will be "
             short += f"worse than it could be: {needed} is enough for {knee}, after which more gains little"
-    return (*time_line(config, forecast, more), short)
+    return (*time_line(config, forecast), short)
 
 
 def config_with_weights(config: Config, weights: Weights) -> Config:

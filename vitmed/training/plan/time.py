@@ -58,7 +58,6 @@ EACH_EPOCH = 0.1  # checkpoints
 FORWARD = 1 / 3  # of a training step, in its precision
 EXACT = 0.8  # the same in fp32, which evaluates, where a step has 16 bits
 IN_TRAINING = 1.2  # how many times as long a step takes there as alone: loading shares the core and its caches
-CLEARLY = 1.2  # times as long: from here a network is clearly larger
 MOST_KNEES = 3  # passes beyond the knee that may still help: more are not made, however much time there is
 RECENT = 30.0  # s, over which contention is measured, at least
 ALONE = 10.0  # s that count as if nobody else had computed: the first steps wait for memory and files
@@ -336,16 +335,6 @@ class Networks(NamedTuple):
             chosen = rule
         return chosen
 
-    def next_larger(self, epochs: int, now: Forecast) -> tuple[Rule, float] | None:
-        """The least `--time`, s, that buys a larger network with no fewer passes than the plan makes, whose epochs and
-        forecast these are, and its rule; None where no row is clearly larger, or the memory is too small for it."""
-        for row in self.rows:
-            forecast = self.forecast_of(self.rule_of(row))
-            if CLEARLY * now.one_pass < forecast.one_pass < math.inf:
-                seconds = round_up(forecast.total(max(epochs, row.knee(self.inputs.images, self.batch))))
-                return self.choose(seconds), seconds
-        return None
-
 
 def check_time(seconds: float, forecast: Forecast, slow: Sequence[str] = ()) -> None:
     """Raise TimeTooShortError if a command of this length has no time for a pass over the images; without the flags
@@ -358,8 +347,8 @@ def check_time(seconds: float, forecast: Forecast, slow: Sequence[str] = ()) -> 
         raise TimeTooShortError(problem, fix, least)
 
 
-def time_line(config: Config, forecast: Forecast, more: str) -> tuple[float, str]:
-    """The seconds that the command takes, and a line that says for what; `more` is a clause on what more time buys."""
+def time_line(config: Config, forecast: Forecast) -> tuple[float, str]:
+    """The seconds that the command takes, and a line that says for what."""
     limit, epochs = config.train.time, config.train.epochs
     if math.isinf(forecast.one_pass):
         return 0.0, "time: not known, because the memory is too small for a timed step"
@@ -368,9 +357,9 @@ def time_line(config: Config, forecast: Forecast, more: str) -> tuple[float, str
     parts += f"{about(passes * forecast.one_pass)}, {about(forecast.after)} for the evaluation"
     seconds = forecast.total(passes)
     if limit is None:
-        return seconds, f"time: about {about(seconds)} and the reading of the images ({parts})" + more
+        return seconds, f"time: about {about(seconds)} and the reading of the images ({parts})"
     if passes < epochs:
-        return limit, f"time: {duration_text(limit)} ({parts})" + more
+        return limit, f"time: {duration_text(limit)} ({parts})"
     return seconds, f"time: about {about(seconds)} of {duration_text(limit)} ({parts}); no more epochs are planned"
 
 
