@@ -146,14 +146,13 @@ def read_weights(file: str | Path, entry: catalogue.Entry | None = None) -> Weig
         kind = catalogue.MASKED if masked else kind
         shown = catalogue.about_network(path, swiglu="swiglu" in model["mlp"])
     else:
-        about, kind = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}, entry.kind
-        shown = {"pool": entry.readout}
+        given, kind, shown = ("mean", "std", "interpolation", "licence", "seen"), entry.kind, {"pool": entry.readout}
+        about = {name: getattr(entry, name) for name in given}
     normalize = catalogue.normalisation(about.get("mean"), about.get("std"), layout)
     own = [] if about.get("mean") else [path.name.lower(), path.absolute().parent.name.lower()]
     named = next((how for name in own for word, how in NAMED.items() if word in name), None)
     usual = kind != catalogue.SUPERVISED or layout in ("torchvision", "Google npz")
     about |= {"assumed": not (usual or named or about.get("mean")), "entry": entry}
-    about["seen"] = () if entry is None else entry.seen
     return Weights(path, layout, plain, model | shown, kind, named or normalize, unused, **about)
 
 
@@ -198,8 +197,7 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
 def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing | None = None) -> LoadReport:
     """Copy the weights into the network, with positions, patch kernels and input channels resampled to fit.
 
-    The head is copied if it has the same number of classes and reads the same features (`pool`), else it stays fresh.
-    On an error nothing is copied.
+    The head is copied if it has as many classes and the same pool, else it stays fresh. On an error nothing is copied.
 
     Args:
         preprocessing: normalisation of the run, by which a grey image gives the features of its copy in three
