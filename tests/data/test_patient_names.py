@@ -138,6 +138,13 @@ def test_folders_may_be_patients() -> None:
     assert ids(paths, folders_are_classes=False) == [f"patient_{k}" for k in range(2) for _ in range(3)]
 
 
+def test_a_patch_is_no_patient() -> None:
+    """Of histology: the same number of patch lies in every slide."""
+    for name in ("slide{}/patch{:03d}.png", "S{:02d}_patch{}.png", "P{:03d}/patch{:03d}.png"):
+        found = ids([f"{c}/{name.format(s, p)}" for c in "ab" for s in range(7) for p in range(9)])
+        assert found is None or not any("patch" in str(patient) for patient in found)
+
+
 def test_the_malaria_cells_are_of_200_patients(data_dir: Path) -> None:
     """18 shapes of file name, no hint; against a table that somebody else made."""
     with (data_dir / "malaria_gray50_patients.csv").open(newline="") as stream:

@@ -152,7 +152,7 @@ SHAPES = (
     Shape(r"(TCGA-[A-Z0-9]{2}-[A-Z0-9]{4})"),  # barcode of The Cancer Genome Atlas
     Shape(r"(\d{3}_S_\d{4})"),  # ADNI
     Shape(r"(?:^|/)(sub-[A-Za-z0-9]+)[_/]"),  # Brain Imaging Data Structure
-    Shape(rf"(?i)(?:^|[/_\-. ])((?:{WORDS})[ _\-.]?(?:id)?[ _\-.]?[a-z]{{0,2}}\d+)"),
+    Shape(rf"(?i)(?:^|[/_\-. ])((?!patch)(?:{WORDS})[ _\-.]?(?:id)?[ _\-.]?[a-z]{{0,2}}\d+)"),
     Shape(_folders, shared=0.5, plain=True),
     Shape(r"(?:^|/)([^/]*\d)(?:[_-](?i:left|right|od|os|l|r)|[LR])\.[^/]*$", shared=0.5),  # eyes, knees
     Shape(_names, shared=0.5, plain=True),

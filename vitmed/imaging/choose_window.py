@@ -50,8 +50,7 @@ def choose_window(
     headers, eight_bit = dict[Path, ImageHeader](), 0
     with bar("looking at training images") as advance:
         for done, path in enumerate(paths, 1):
-            header = _header_if_windowed(path)
-            if isinstance(header, ImageHeader):
+            if isinstance(header := _header_if_windowed(path), ImageHeader):
                 headers[path] = header
             else:
                 eight_bit += header
@@ -63,10 +62,8 @@ def choose_window(
     depth = f"{bits[0]}-bit" if len(bits) == 1 else f"{bits[0]}- to {bits[-1]}-bit"
     kind = f"{depth} {'DICOM ' if all(header.format == 'DICOM' for header in headers.values()) else ''}images"
     if eight_bit:
-        warnings.append(
-            f"{eight_bit:,} of {len(paths):,} training images have 8 bits and are not windowed, {len(headers):,} are "
-            "windowed: the two look different, and a model may learn the difference"
-        )
+        mixed = f"{eight_bit:,} of {len(paths):,} training images have 8 bits and are not windowed, {len(headers):,} "
+        warnings.append(f"{mixed}are windowed: the two look different, and a model may learn the difference")
     if setting == "auto" and not eight_bit and all(header.windows for header in headers.values()):
         setting = "dicom"
     spread = np.unique(np.linspace(0, len(headers) - 1, min(IMAGES, len(headers))).round().astype(int))
