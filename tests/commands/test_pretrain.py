@@ -93,6 +93,9 @@ def test_the_config_of_a_run_repeats_it(data: Path, made: PretrainResult, tmp_pa
 
 def test_build_model_and_train_take_it_over(data: Path, made: PretrainResult, tmp_path: Path) -> None:
     """Nothing fresh but the head; network, size, normalisation and the mean come from the file."""
+    with pytest.raises(CheckpointError, match=r"last\.pt: holds no state dict") as error:
+        read_weights(made.folder / "last.pt")
+    assert "encoder.pt" in error.value.fix
     weights = read_weights(made.encoder)
     assert weights.normalize == "half" and "head.weight" not in weights.state
     model = build_model(weights=made.encoder, num_classes=3)

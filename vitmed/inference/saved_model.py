@@ -52,7 +52,7 @@ class SavedModel:
     hashes: Hashes  # sha256 of the files
     record: dict[str, Any]  # of the epoch of these weights
     versions: dict[str, str]  # of vitmed and torch, when the file was written
-    seen: tuple[str, ...] = field(default=(), repr=False)  # sha256 of images that the starting weights were made with
+    seen: tuple[str, ...] = field(default=(), repr=False)  # `Weights.seen` of the weights that it started from
     policy: DecisionPolicy | None = field(default=None, repr=False)
     weights_hash: str = ""  # sha256 of the weights, which every evaluation of them states
     fingerprints: Hashes = field(default_factory=dict, repr=False)  # of `data.duplicates`

@@ -49,8 +49,8 @@ class Finetune(Task[Config]):
 
     model: ViT
     outputs: int  # K, of the network
-    seen: Sequence[str] = ()  # sha256 of the images that its weights were made with
-    learned: Sequence[str] = ()  # those of them that a run trained on, with labels; not known once a run is resumed
+    seen: Sequence[str] = ()  # what its weights were made with: `Weights.seen`
+    learned: Sequence[str] = ()  # the images that a run trained on, with labels; not known once a run is resumed
     report: LoadReport | None = None  # what of a weight file was used; None without one
     fingerprints: dict[str, list[str]] | None = None  # of train and val, to notice near copies in an evaluation
     planned_rate: float | None = None  # images/s in training, as the plan measured them; None: not known
@@ -79,7 +79,7 @@ class Finetune(Task[Config]):
         model = model.to(session.device)
         _describe_data(config, splits)
         if weights is not None:
-            start = f"{report}; images normalised by {config.data.normalize}"
+            start = f"{report}; images normalised by {config.data.normalize}, resize {config.data.resize}"
         _describe_network(config, model, start or "from random weights", session)
         if config.train.balance == "adjust" and config.train.probe_first:
             fix = "--balance loss, or --no-probe-first"

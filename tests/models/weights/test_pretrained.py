@@ -25,7 +25,7 @@ from vitmed.core.load_config import build_config
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.vit import ViT
-from vitmed.models.weights.catalogue import public_weights
+from vitmed.models.weights.catalogue import has_seen
 from vitmed.models.weights.layouts import HEAD
 from vitmed.models.weights.pretrained import (
     LoadReport,
@@ -84,6 +84,8 @@ def test_the_head_alone_may_be_fresh(tmp_path: Path) -> None:
     assert report.fresh == HEAD and set(report.unused) == {*HEAD, *extra}
     assert torch.equal(model.head.weight, head)
     assert "fresh: head.weight, head.bias" in str(report) and report.file == "w.pt"
+    assert give(ours(classes=10), tmp_path / "w.pt").fresh == ()
+    assert give(ours(classes=10, pool="mean"), tmp_path / "w.pt").fresh == HEAD  # the file's reads the class token
 
 
 def test_what_is_resampled_is_told(tmp_path: Path) -> None:
@@ -283,12 +285,15 @@ def test_a_checkpoint_of_a_named_size_tells_its_numbers(tmp_path: Path, trained:
     assert (config.width, config.depth, config.heads, config.image_size) == (192, 12, 3, 512)
 
 
-def test_a_checkpoint_leads_to_the_entry_that_it_started_from(trained: Trained, tmp_path: Path) -> None:
-    content = torch.load(trained.best, weights_only=True)
-    for name, found in (("rad_dino", public_weights()["rad_dino"]), ("other.pth", None), (None, None)):
+def test_public_sets_of_the_first_weights_are_known_in_the_second_generation(trained: Trained, tmp_path: Path) -> None:
+    """A run from rad_dino, which knows NIH's chest X-rays; then one from this run, whose config names a file."""
+    content, file = torch.load(trained.best, weights_only=True), tmp_path / "best.pt"
+    for name, has in (("other.pth", False), (None, False), ("rad_dino", True), ("../rad_dino_run/best.pt", True)):
         content["config"]["model"]["weights"] = name
-        save(content, tmp_path / "best.pt")
-        assert read_weights(tmp_path / "best.pt").entry == found
+        save(content, file)
+        weights = read_weights(file)
+        assert has_seen(weights.seen, "nih_chestxray14") == has, name
+        content["data"]["seen"] = list(weights.seen)  # as the next run stores it
 
 
 @pytest.mark.parametrize("part", ["config", "weights", "config.model", "config.data", "data", "data.splits"])
@@ -374,7 +379,7 @@ def test_how_weights_want_images_and_their_licence_travel(tmp_path: Path, ui: Re
     (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": told}))
     settings = {name: value for name, value in BARE.items() if name not in ("image_size", "patch_size")}
     settings |= {"epochs": 1, "lr": 1e-30, "weights": str(tmp_path / "w.pt")}  # a rate so small that nothing moves
-    result = train(data, output=tmp_path / "runs", sets=["train.min_lr=0"], **settings)
+    result = train(data, output=tmp_path / "runs", resize="crop", sets=["train.min_lr=0"], **settings)
     saved = load_checkpoint(result.folder)
     qkv, model = saved.weights["blocks.0.attn.qkv.weight"], saved.config.model
     assert qkv.dtype == torch.float32 and torch.equal(qkv, donor["blocks.0.attn.qkv.weight"].float())
@@ -383,12 +388,15 @@ def test_how_weights_want_images_and_their_licence_travel(tmp_path: Path, ui: Re
     named = json.loads((result.folder / "weights.json").read_text())["name"]  # as in config.yaml, from the run folder
     assert not Path(named).is_absolute() and (result.folder / named).samefile(tmp_path / "w.pt")
     assert len(vitmed.predict(next((data / "test").rglob("*.png")), checkpoint=result.checkpoint)) == 1
-    assert saved.preprocessing == Preprocessing(16, 3, "pad", "given", (0.53,) * 3, (0.26,) * 3, "bicubic")
+    assert saved.preprocessing == Preprocessing(16, 3, "crop", "given", (0.53,) * 3, (0.26,) * 3, "bicubic")
     assert saved.config.model.licence == "mit"
     assert "licence mit" in result.test.metrics["report"]["facts"]["Started from"]
     again = read_weights(result.checkpoint)
     assert (again.normalize, again.mean, again.std) == ("given", (0.53,) * 3, (0.26,) * 3)
     assert (again.interpolation, again.licence, again.kind) == ("bicubic", "mit", "vitmed")
+    for given, way in (({}, "crop"), ({"resize": "pad"}, "pad")):  # yours comes first
+        taken = config_with_weights(build_config({"data": given}), again).data
+        assert (taken.resize, taken.interpolation) == (way, "bicubic")
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,30 @@ def test_a_folder_of_weights_comes_first(server: Server, tmp_path: Path, monkeyp
         open_weights("deit")
 
 
+def test_the_name_of_a_public_file_says_nothing_of_its_licence(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ui: Recorder
+) -> None:
+    monkeypatch.setenv("VITMED_WEIGHTS", str(tmp_path))
+    file, entry = tmp_path / public_weights()[TINY].file, public_weights()[TINY]
+    file.write_bytes(FILE)
+    same = chosen().weights
+    file.write_bytes(weight_file(1))
+    other = chosen().weights
+    assert same is not None and (same.licence, same.entry) == ("Apache-2.0", entry) and len(ui.said) == 1
+    assert other is not None and (other.licence, other.entry) == (None, None) and "licence is not known" in ui.said[0]
+
+
+def test_of_a_run_its_best_network_is_taken_not_the_one_before_training(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("baseline.pt", "best.pt", "last.pt"):
+        (tmp_path / name).write_bytes(FILE)
+    monkeypatch.setenv("VITMED_WEIGHTS", str(tmp_path))
+    assert chosen().value == str(tmp_path / "baseline.pt")  # a folder of weight files: by the size, then by the name
+    (tmp_path / "config.yaml").touch()  # it is a run
+    assert chosen().value == str(tmp_path / "best.pt") == str(open_weights(str(tmp_path)).path)
+
+
 def test_weights_that_forbid_a_use_are_not_chosen(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ui: Recorder
 ) -> None:

@@ -32,6 +32,7 @@ from vitmed.models.weights.catalogue import (
     Entry,
     _stated,
     entry_of,
+    has_seen,
     means_file,
     public_weights,
     terms_of,
@@ -132,13 +133,13 @@ def test_every_entry_is_well_formed(name: str) -> None:
 
 
 def test_weights_know_the_sets_that_they_were_made_with() -> None:
-    seen = {name: {card for card in cards() if entry.has_seen(card)} for name, entry in public_weights().items()}
+    seen = {name: {card for card in cards() if has_seen(entry.seen, card)} for name, entry in public_weights().items()}
     assert {name: found for name, found in seen.items() if found} == {
         "dinobloom_s": {"pbc_blood"}, "dinobloom_b": {"pbc_blood"}, "dinobloom_l": {"pbc_blood"},
         "medsiglip": {"pad_ufes_20", "pcam"}, "rad_dino": {"nih_chestxray14"}, "retfound_oct": {"kermany_oct"},
         "eva_x_ti": {"nih_chestxray14"}, "eva_x_s": {"nih_chestxray14"}, "eva_x_b": {"nih_chestxray14"},
     }  # fmt: skip
-    assert public_weights()["rad_dino"].has_seen("chestmnist_224") and not public_weights()["rad_dino"].has_seen(None)
+    assert has_seen(seen_by := public_weights()["rad_dino"].seen, "chestmnist_224") and not has_seen(seen_by, None)
     copies = _stated()[1]["copies"]
     assert set(copies.values()) <= {*cards(), "CAMELYON16"}
     assert all(find_card(f"{name}_224").name == "medmnist_plus" for name in copies if name != "pcam")

@@ -20,7 +20,7 @@ import yaml
 from vitmed.core.downloads import Source, fetch_file
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import json_of
-from vitmed.core.run_folder import cache_folder
+from vitmed.core.run_folder import RunFolder, cache_folder
 from vitmed.imaging.preprocessing import CONSTANTS
 
 SUPERVISED, MASKED, DISTILLED, PAIRED = "supervised", "masked image", "self-distilled", "image and text"
@@ -61,11 +61,12 @@ class Entry(NamedTuple):
         """Whether the licence forbids commercial use."""
         return forbids_commerce(self.licence)
 
-    def has_seen(self, card: str | None) -> bool:
-        """Whether the weights were made with images of the data set of a card, under this name or as a copy."""
-        copies = _stated()[1]["copies"]  # name of a copy, perhaps its beginning -> the data set
-        names = [next((copies[copy] for copy in copies if n.startswith(copy)), n) for n in (card or "", *self.seen)]
-        return card is not None and names[0] in names[1:]
+
+def has_seen(seen: Sequence[str], card: str | None) -> bool:
+    """Whether the data set of a card, under this name or as a copy, is among what weights were made with."""
+    copies = _stated()[1]["copies"]  # name of a copy, perhaps its beginning -> the data set
+    names = [next((copies[copy] for copy in copies if n.startswith(copy)), n) for n in (card or "", *seen)]
+    return card is not None and names[0] in names[1:]
 
 
 def means_file(text: str) -> bool:
@@ -112,8 +113,9 @@ def fetch(name: str, folder: str | Path | None = None, unasked: bool = False) ->
 
 
 def weight_files(place: Path) -> list[Path]:
-    """The weight file, or those in a folder, that VITMED_WEIGHTS names. Raises UsageError where there is none."""
-    if place.is_file():
+    """The weight file, or those in a folder, that VITMED_WEIGHTS names; of a run the file that `--weights RUN` takes.
+    Raises UsageError where there is none."""
+    if (place := RunFolder.weights_in(place) if RunFolder(place).name else place).is_file():
         return [place]
     files = sorted(file for file in place.glob("*") if file.suffix in SUFFIXES and file.is_file())
     if not files:

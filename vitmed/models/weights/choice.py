@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitmed.core.config import ModelConfig
-from vitmed.core.downloads import is_offline
+from vitmed.core.downloads import digest_of, is_offline
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.messages import say, warn
 from vitmed.models.sizes import SIZES
@@ -128,9 +128,9 @@ def _named(place: Path, model: ModelConfig, small: bool) -> Choice | None:
     files, known = sorted(catalogue.weight_files(place), key=order), catalogue.public_weights().values()
     damaged, other = list[VitmedError](), False
     for file in files:
-        entry = next((entry for entry in known if entry.sha256 and entry.file == file.name), None)
-        try:
-            weights = read_weights(file, entry if entry is not None and entry.file != "model.safetensors" else None)
+        named = (entry for entry in known if entry.sha256 and entry.file == file.name)
+        try:  # a name alone says nothing of the tensors, nor of their licence
+            weights = read_weights(file, next((e for e in named if digest_of(file).startswith(f"{e.sha256}")), None))
         except (CheckpointError, UsageError) as error:
             damaged.append(error)
             continue

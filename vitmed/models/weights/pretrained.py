@@ -65,11 +65,12 @@ class Weights:
     mean: tuple[float, ...] | None = None  # per channel, for values in 0..1, as the publisher states them
     std: tuple[float, ...] | None = None
     interpolation: str | None = None  # how images were resized: "bilinear", "bicubic", ...
+    resize: str | None = None  # how they became square, a value of `DataConfig.resize`; only a run states it
     licence: str | None = None  # SPDX identifier, or the publisher's name for it; `terms_of` knows what it demands
-    seen: tuple[str, ...] = ()  # sha256 of the images that the weights were made with, if the file states them
-    learned: tuple[str, ...] = ()  # those of them that the run trained on, with labels
+    seen: tuple[str, ...] = ()  # what they were made with: names of public sets, and the sha256 of images
+    learned: tuple[str, ...] = ()  # the images that the run trained on, with labels
     assumed: bool = False  # whether nothing states the normalisation: no file beside it, nor its name, nor its layout
-    entry: catalogue.Entry | None = None  # from which they come, perhaps through a checkpoint of vitmed
+    entry: catalogue.Entry | None = None  # of the file
 
 
 def open_weights(value: str, offline: bool = False, sha256: str | None = None) -> Weights:
@@ -145,8 +146,8 @@ def read_weights(file: str | Path, entry: catalogue.Entry | None = None) -> Weig
         kind = catalogue.MASKED if masked else kind
         shown = catalogue.about_network(path, swiglu="swiglu" in model["mlp"])
     else:
-        about, kind = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}, entry.kind
-        shown = {"pool": entry.readout}
+        given, kind, shown = ("mean", "std", "interpolation", "licence", "seen"), entry.kind, {"pool": entry.readout}
+        about = {name: getattr(entry, name) for name in given}
     normalize = catalogue.normalisation(about.get("mean"), about.get("std"), layout)
     own = [] if about.get("mean") else [path.name.lower(), path.absolute().parent.name.lower()]
     named = next((how for name in own for word, how in NAMED.items() if word in name), None)
@@ -196,7 +197,7 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
 def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing | None = None) -> LoadReport:
     """Copy the weights into the network, with positions, patch kernels and input channels resampled to fit.
 
-    The head is copied if it has the same number of classes, else it stays fresh. On an error nothing is copied.
+    The head is copied if it has as many classes and the same pool, else it stays fresh. On an error nothing is copied.
 
     Args:
         preprocessing: normalisation of the run, by which a grey image gives the features of its copy in three
@@ -229,7 +230,7 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
     if model.pool == "mean" and "fc_norm.weight" not in state:  # as in MAE, the norm follows the mean
         state = {re.sub(r"^norm\.", "fc_norm.", name): value for name, value in state.items()}
     fits = {name: value for name, value in state.items() if name in own and value.shape == own[name].shape}
-    if not fits.keys() >= set(HEAD):  # a bias alone, of a head that reads other features, is no head
+    if not fits.keys() >= set(HEAD) or weights.model.get("pool", model.pool) != model.pool:  # it reads other features
         fits = {name: value for name, value in fits.items() if name not in HEAD}
     constants = ("num_batches_tracked", "rope.periods")
     fresh = tuple(name for name in own if name not in fits and not name.endswith(constants))
@@ -313,7 +314,8 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         decided = model.model_dump(include=ARCHITECTURE, exclude_none=True)
         data, network = config["data"], SIZES[model.name]._asdict() | decided
         about: dict[str, Any] = {name: tuple(data.get(name) or ()) or None for name in ("mean", "std")}
-        about |= {"interpolation": data.get("interpolation"), "licence": config["model"].get("licence")}
+        about |= {name: data.get(name) for name in ("interpolation", "resize")}
+        about["licence"] = config["model"].get("licence")
         normalize, kind = str(data["normalize"]), catalogue.MASKED if encoder else "vitmed"
         if encoder:
             about["seen"] = tuple(checkpoint["seen"])
@@ -321,7 +323,8 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
             data = checkpoint["data"]
             learned, val = (tuple(data["splits"][part]["sha256"]) for part in ("train", "val"))
             about |= {"seen": (*data.get("seen", ()), *learned, *val), "learned": learned}
-        about["entry"] = catalogue.public_weights().get(config["model"].get("weights"))
+        if (entry := catalogue.public_weights().get(config["model"].get("weights"))) is not None:  # older files
+            about["seen"] += entry.seen
         return Weights(path, "vitmed", state, network, kind, normalize, (), **about)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):  # also of a tensor that is no table
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", files.AGAIN) from None
@@ -339,7 +342,7 @@ def _unwrap(found: Any, path: Path) -> tuple[files.State, tuple[str, ...]]:
         found = found[inner[0]]
     state = {str(k): v for k, v in found.items() if isinstance(v, Tensor)} if isinstance(found, dict) else {}
     if not state:
-        raise CheckpointError(f"{path}: holds no state dict", "use a file of named tensors")
+        raise CheckpointError(f"{path}: holds no state dict", "use a file of named tensors; of pretraining, encoder.pt")
     if any(name.startswith("teacher.") for name in state):  # an average of the student, and better
         state = {name: value for name, value in state.items() if name.startswith("teacher.")}
     while prefix := next((p for p in names["prefixes"] if all(name.startswith(p) for name in state)), None):

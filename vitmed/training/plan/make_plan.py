@@ -31,7 +31,7 @@ from vitmed.metrics.readers import check_readers
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.hardware import check_compiler, pick_device
 from vitmed.models.sizes import SIZES, size_of
-from vitmed.models.weights.catalogue import entry_of, terms_of
+from vitmed.models.weights.catalogue import entry_of, has_seen, terms_of
 from vitmed.models.weights.choice import TINY, Choice, choose_weights, fits, outline, warning_of
 from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
 from vitmed.training.losses import LEARNING
@@ -103,7 +103,7 @@ def make_plan(config: Config, plans: bool, processes: int = 1) -> Plan:
         config, weights = with_choice(config, forecaster)
         check_weights(config)
     card = config.data.card or card_like(splits.classes, sum(map(len, splits.samples.values())))
-    if weights is not None and weights.entry is not None and weights.entry.has_seen(card):
+    if weights is not None and has_seen(weights.seen, card):
         guess = f"the classes are those of {card}; if these are its images, name it (--card {card}): "
         warn((guess if config.data.card is None else "") + SEEN.format(card, Path(config.model.start or "").name))
     inputs = plan_inputs(config, splits, weights, device)
@@ -330,7 +330,7 @@ def time_needed(plan: Plan) -> tuple[float, str, str]:
 
 def config_with_weights(config: Config, weights: Weights) -> Config:
     """The configuration completed by the weights: network, normalisation (warns where it is only assumed),
-    interpolation and licence."""
+    interpolation, resize and licence."""
     model, given = config_for_weights(config.model, weights), config.data.model_fields_set
     values: dict[str, Any] = {}
     if not given & {"normalize", "mean", "std"}:
@@ -341,8 +341,9 @@ def config_with_weights(config: Config, weights: Weights) -> Config:
             warn(f"{unknown}; ImageNet's are assumed. {others}")
         if weights.normalize == "given":
             values |= {"data.mean": list(weights.mean or ()), "data.std": list(weights.std or ())}
-    if weights.interpolation is not None and "interpolation" not in given:
-        values["data.interpolation"] = weights.interpolation
+    for name, value in (("interpolation", weights.interpolation), ("resize", weights.resize)):
+        if value is not None and name not in given:
+            values[f"data.{name}"] = value
     if weights.licence is not None:
         values |= {"model.licence": weights.licence, "model.terms": terms_of(weights.licence)}
     return with_values(config.model_copy(update={"model": model}), values)
