@@ -466,6 +466,8 @@ def _verdict(pair: paired.ComparedPair, kind: TargetKind, both: tuple[Any, Any],
     decided = a.kind == "number" or np.array_equal(a.predicted, b.predicted)
     if decided and same_predictions(a, b):
         but = " but for their operating points: by the likeliest class" if pair.likeliest else ":"
+        alike = a.amounts.shape == b.amounts.shape and np.allclose(a.amounts, b.amounts, 0, SAME * a.target.spread)
+        but = " but for their prediction intervals:" if a.kind == "number" and not alike else but
         return f"{pair.first} and {pair.second} are the same{but} they predict the same for every image"
     (usual, second), name, metrics = list(pair.tests)[:2], _deciding(pair), kind.metrics
     units, patients, unit = int(a.units.max()) + 1, a.groups is not None, target_of(a).unit
