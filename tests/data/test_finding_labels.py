@@ -63,6 +63,9 @@ def test_uncertain_findings_as_in_chexpert(tmp_path: Path, uncertain: str, expec
     assert targets(splits) == [(1, UNKNOWN), (expected[0], 0), (expected[1], 1), (0, 1)]
     (note,) = [note for note in splits.notes if "uncertain" in note]
     assert "20 labels of -1" in note and "--uncertain" in note
+    request = LabelRequest(DataConfig(uncertain=uncertain), "findings", outputs=("Edema", "Mass"))
+    evaluated = list_by_table(folder, folder / "labels.csv", request)  # evaluate has no such flag
+    assert targets(evaluated) == targets(splits) and not any("--uncertain" in note for note in evaluated.notes)
 
 
 def test_no_finding_of_chexpert_says_that_the_others_are_absent(tmp_path: Path) -> None:

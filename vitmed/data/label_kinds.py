@@ -234,11 +234,8 @@ def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> 
     if uncertain.any():
         ways = {"ignore": (np.nan, "not known"), "ones": (1.0, "present"), "zeros": (0.0, "absent")}
         values[uncertain], meaning = ways.pop(request.data.uncertain)
-        others = "|".join(ways)
-        notes.append(
-            f"{table.file}: {counted(int(uncertain.sum()), 'label')} of -1 (uncertain) count as {meaning} "
-            f"(--uncertain {others})"
-        )
+        meaning += "" if request.outputs else f" (--uncertain {'|'.join(ways)})"  # a flag of training alone
+        notes.append(f"{table.file}: {counted(int(uncertain.sum()), 'label')} of -1 (uncertain) count as {meaning}")
     empty = np.isnan(values) & ~uncertain
     if empty.mean() > 0.5:
         notes.append(
