@@ -148,6 +148,7 @@ def test_the_command_and_the_page(tables: tuple[Path, Path], tmp_path: Path, vit
         ("criteria: [{metric: accuracy, of: sick, at_least: 0.9}]", "accuracy is not a number of one class"),
         ("criteria: [{metric: auroc, at_least: 0.9, in_each: scanner}]", "unknown column for in_each: 'scanner'"),
         ("criteria: [{metric: ppv, of: sick, worse_by_less_than: 0.1}]", "no paired difference of the ppv"),
+        ("criteria: [{metric: auroc, of: sick, worse_by_less_than: 0.1}]", "specificity; or leave out of: sick"),
         ("criteria: [{metric: auroc, at_least: 0.9, margin: 1}]", "criteria.1.margin: Extra inputs"),
         ("criteria: [{metric: auroc, worse_by_less_than: 5}]", "auroc is at most 1, and the limit is 5"),
         ("criteria: [{metric: sensitivity, of: sick, at_most: 90}]", "sensitivity is at most 1, and the limit is 90"),
