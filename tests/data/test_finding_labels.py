@@ -79,6 +79,13 @@ def test_no_finding_of_chexpert_says_that_the_others_are_absent(tmp_path: Path) 
     assert targets(list_by_table(folder, folder / "labels.csv", request)) == targets(splits)
 
 
+def test_findings_whose_predictions_look_like_classes_say_which_columns_make_them_findings(tmp_path: Path) -> None:
+    folder = table(tmp_path, ["Mass", "Edema"], [[1, 0], [0, 1]])
+    with pytest.raises(DataError, match="a column for each of Mass, Edema") as told:
+        list_by_table(folder, folder / "labels.csv", LabelRequest(DataConfig(), "classes", outputs=("Mass", "Edema")))
+    assert "a column label_<finding> for each" in told.value.fix
+
+
 def test_a_table_with_nothing_but_no_finding_has_none_of_the_models(tmp_path: Path) -> None:
     folder = table(tmp_path, ["No Finding", "age"], [[1, 50], [0, 60]])
     with pytest.raises(DataError, match="none of the model's findings Mass"):

@@ -382,6 +382,9 @@ def read_targets(table: Table, label: int | None, others: Sequence[int], request
     kind = request.kind if request.kind != "auto" else _recognise(table, label, others)
     if read := {"findings": read_findings, "number": read_number}.get(kind):
         return read(table, label, others, request)
+    if label is None and request.outputs and {*request.outputs} <= {*table.header}:
+        problem = f"{table.file}: has a column for each of {listed(request.outputs)}, the classes of the predictions"
+        raise DataError(problem, "of findings, give the predictions a column label_<finding> for each; it may be empty")
     label = table.required(label, "label", LABEL_NAMES)
     cells = table.cells(label, "label")
     if kind == "grades":
