@@ -603,6 +603,10 @@ def test_numbers_are_compared_and_the_smaller_error_is_better(tmp_path: Path, vi
     assert answer.code == 0 and "concordance" in answer.out and "RMSE" in answer.out
     same = judge(save(good, tmp_path / "one"), save(good, tmp_path / "two"))
     assert same.verdict == "one and two are the same: they predict the same for every image"
+    wide = judge(save(replace(good, reach=2.0), tmp_path / "wide"), save(replace(good, reach=1.0), tmp_path / "narrow"))
+    but = "but for their prediction intervals: they predict the same for every image"
+    assert wide.verdict == f"wide and narrow are the same {but}"
+    assert judge(tmp_path / "wide", tmp_path / "one").verdict == f"wide and one are the same {but}"  # which has none
 
 
 @pytest.mark.parametrize(

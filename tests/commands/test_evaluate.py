@@ -390,8 +390,9 @@ def test_one_class_of_three_against_the_rest_has_its_own_threshold(tmp_path: Pat
     assert told.value.fix == "leave it out; or evaluate without --positive, then the predictions.csv of that with it"
     made = evaluate(run / "val" / "predictions.csv", positive="malignant", resamples=0, report=False)  # as it says
     assert made.metrics["positive_class"] == "malignant" and made.metrics["n"] == 300
-    with pytest.raises(UsageError, match="--positive malignant: one class against the rest is for three classes"):
+    with pytest.raises(UsageError, match="--positive malignant: one class against the rest is for three") as told:
         evaluate(found.folder / "predictions.csv", positive="malignant", output=tmp_path / "none")
+    assert told.value.fix == "leave it out"
 
 
 def test_a_table_names_the_patients_of_a_run_that_knows_none(trained: Trained, tmp_path: Path) -> None:

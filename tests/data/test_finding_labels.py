@@ -63,6 +63,9 @@ def test_uncertain_findings_as_in_chexpert(tmp_path: Path, uncertain: str, expec
     assert targets(splits) == [(1, UNKNOWN), (expected[0], 0), (expected[1], 1), (0, 1)]
     (note,) = [note for note in splits.notes if "uncertain" in note]
     assert "20 labels of -1" in note and "--uncertain" in note
+    request = LabelRequest(DataConfig(uncertain=uncertain), "findings", outputs=("Edema", "Mass"))
+    evaluated = list_by_table(folder, folder / "labels.csv", request)  # evaluate has no such flag
+    assert targets(evaluated) == targets(splits) and not any("--uncertain" in note for note in evaluated.notes)
 
 
 def test_no_finding_of_chexpert_says_that_the_others_are_absent(tmp_path: Path) -> None:
@@ -74,6 +77,13 @@ def test_no_finding_of_chexpert_says_that_the_others_are_absent(tmp_path: Path) 
     assert targets(split(folder, findings=["Mass", "Edema"])) == targets(splits)
     request = LabelRequest(DataConfig(), "findings", outputs=("Mass", "Edema"))  # as of a model that is evaluated
     assert targets(list_by_table(folder, folder / "labels.csv", request)) == targets(splits)
+
+
+def test_findings_whose_predictions_look_like_classes_say_which_columns_make_them_findings(tmp_path: Path) -> None:
+    folder = table(tmp_path, ["Mass", "Edema"], [[1, 0], [0, 1]])
+    with pytest.raises(DataError, match="a column for each of Mass, Edema") as told:
+        list_by_table(folder, folder / "labels.csv", LabelRequest(DataConfig(), "classes", outputs=("Mass", "Edema")))
+    assert "a column label_<finding> for each" in told.value.fix
 
 
 def test_a_table_with_nothing_but_no_finding_has_none_of_the_models(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from vitmed import evaluate, predict, train
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.decisions.conformal import report_sets
+from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point, report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
 from vitmed.decisions.policy import (
@@ -168,9 +169,16 @@ def test_nothing_can_be_chosen_where_validation_is_not_known(run: Trained, tmp_p
     for file, given in ((tmp_path / "run" / "best.pt", {"data": run.data}), (tmp_path / "predictions.csv", {})):
         with pytest.raises(UsageError, match=r"val.predictions\.csv: missing"):
             evaluate(file, youden=True, output=tmp_path / "r", **given)
+    with pytest.raises(UsageError, match=r"val.predictions\.csv: missing or not of m\.onnx") as told:
+        validation_of(tmp_path / "run" / "m.onnx", "0", None)
+    assert told.value.fix.endswith("vitmed evaluate RUN --data DIR with this flag")
     shutil.copytree(run.folder / "val", tmp_path / "run" / "val")
     with pytest.raises(UsageError, match=r"val.predictions\.csv: missing or not of last\.pt"):
         evaluate(rewrite_weights(tmp_path / "run" / "last.pt"), data=run.data, youden=True)
+    report = json.loads((tmp_path / "metrics.json").read_text())  # as of `vitmed probe`, which has no weights
+    (tmp_path / "metrics.json").write_text(json.dumps({**report, "weights_hash": None}))
+    with pytest.raises(UsageError, match=r"predictions\.csv: is of no network, so it has no policy"):
+        evaluate(tmp_path / "predictions.csv", youden=True, output=tmp_path / "r")
 
 
 def test_a_checkpoint_without_it_gives_raw_probabilities_and_a_note(run: Trained, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Answer, Trained
+from sklearn.metrics import cohen_kappa_score
 
 import vitmed as package
 from vitmed.core.errors import GateError, UsageError
@@ -147,6 +148,7 @@ def test_the_command_and_the_page(tables: tuple[Path, Path], tmp_path: Path, vit
         ("criteria: [{metric: accuracy, of: sick, at_least: 0.9}]", "accuracy is not a number of one class"),
         ("criteria: [{metric: auroc, at_least: 0.9, in_each: scanner}]", "unknown column for in_each: 'scanner'"),
         ("criteria: [{metric: ppv, of: sick, worse_by_less_than: 0.1}]", "no paired difference of the ppv"),
+        ("criteria: [{metric: auroc, of: sick, worse_by_less_than: 0.1}]", "specificity; or leave out of: sick"),
         ("criteria: [{metric: auroc, at_least: 0.9, margin: 1}]", "criteria.1.margin: Extra inputs"),
         ("criteria: [{metric: auroc, worse_by_less_than: 5}]", "auroc is at most 1, and the limit is 5"),
         ("criteria: [{metric: sensitivity, of: sick, at_most: 90}]", "sensitivity is at most 1, and the limit is 90"),
@@ -160,6 +162,25 @@ def test_bad_criteria(tables: tuple[Path, Path], tmp_path: Path, text: str, prob
     assert problem in str(error.value) and not (tmp_path / "out").exists()
     names = re.findall(r"\w+", str(error.value).partition("expected one of: ")[2].partition("\n")[0])
     assert len(names) == len(set(names))
+
+
+def test_the_report_of_either_model_says_that_classes_are_grades(tmp_path: Path) -> None:
+    """A table alone is judged by the order of the grades, whatever the order of its columns."""
+    labels, rng = np.arange(120) % 3, np.random.default_rng(0)
+    paths, old = tuple(f"{i}.png" for i in range(120)), tmp_path / "old"
+    for name, classes in (("new", ("mild", "severe", "none")), ("old", ("none", "mild", "severe"))):
+        truth = np.array([classes.index(("none", "mild", "severe")[k]) for k in labels])
+        logits = (2 * np.eye(3)[truth] + rng.normal(size=(120, 3))).astype(np.float32)
+        (tmp_path / f"{name}.csv").write_text(Predictions(classes, paths, None, truth, logits).to_csv(), newline="")
+    package.evaluate(tmp_path / "old.csv", ordinal=["none", "mild", "severe"], report=False, output=old)
+    tables, criterion = (tmp_path / "new.csv", old), {"metric": "quadratic_kappa", "worse_by_less_than": 0.9}
+    read = Predictions.from_csv(tables[0])
+    grade = np.array([1, 2, 0])
+    kappa = cohen_kappa_score(grade[read.labels], grade[read.predicted], weights="quadratic")
+    found = judge(tables, criterion, {"metric": "quadratic_kappa", "at_least": 0.1})
+    assert found.accepted and found.judged[1].found.value == pytest.approx(kappa)
+    other = judge(tables[::-1], criterion)
+    assert found.judged[0].found.value == pytest.approx(-other.judged[0].found.value)
 
 
 def test_a_run_alone_has_floors_but_no_margin(trained: Trained, tmp_path: Path) -> None:

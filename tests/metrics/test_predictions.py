@@ -143,6 +143,7 @@ BARE = "path,label,prob_a,prob_b\r\nx.png,a,0.7,0.3\r\n"
         (BARE.replace("0.7,0.3", "1.7,-0.7"), "row 1 has '1.7' as prob_a, expected a probability from 0 to 1"),
         (BARE.replace("0.7,0.3", "0.7,"), "row 1 has '' as prob_b"),
         (BARE.replace("0.7,0.3", "0.7,0.4"), "row 1 has probabilities that sum to 1.1, expected 1"),
+        (BARE.replace("0.7,0.3", "0.7,0.4"), "give every class; findings need columns label_<finding>"),
     ],
 )
 def test_an_edited_file_is_refused_by_name(tmp_path: Path, text: str, told: str) -> None:

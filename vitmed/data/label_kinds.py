@@ -234,11 +234,8 @@ def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> 
     if uncertain.any():
         ways = {"ignore": (np.nan, "not known"), "ones": (1.0, "present"), "zeros": (0.0, "absent")}
         values[uncertain], meaning = ways.pop(request.data.uncertain)
-        others = "|".join(ways)
-        notes.append(
-            f"{table.file}: {counted(int(uncertain.sum()), 'label')} of -1 (uncertain) count as {meaning} "
-            f"(--uncertain {others})"
-        )
+        meaning += "" if request.outputs else f" (--uncertain {'|'.join(ways)})"  # a flag of training alone
+        notes.append(f"{table.file}: {counted(int(uncertain.sum()), 'label')} of -1 (uncertain) count as {meaning}")
     empty = np.isnan(values) & ~uncertain
     if empty.mean() > 0.5:
         notes.append(
@@ -385,6 +382,9 @@ def read_targets(table: Table, label: int | None, others: Sequence[int], request
     kind = request.kind if request.kind != "auto" else _recognise(table, label, others)
     if read := {"findings": read_findings, "number": read_number}.get(kind):
         return read(table, label, others, request)
+    if label is None and request.outputs and {*request.outputs} <= {*table.header}:
+        problem = f"{table.file}: has a column for each of {listed(request.outputs)}, the classes of the predictions"
+        raise DataError(problem, "of findings, give the predictions a column label_<finding> for each; it may be empty")
     label = table.required(label, "label", LABEL_NAMES)
     cells = table.cells(label, "label")
     if kind == "grades":

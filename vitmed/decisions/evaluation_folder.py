@@ -217,13 +217,12 @@ def validation_of(checkpoint: Path, weights_hash: str | None, positive: str | No
     if predictions is None:
         problem = f"{run.path / 'val' / PREDICTIONS}: missing or not of {checkpoint.name}; the policy is chosen on it"
         writes = f"vitmed evaluate {checkpoint} --split val writes it"
-        again = (
-            "it is an exported model, which names no images: vitmed evaluate RUN with this flag, then vitmed export RUN"
-        )
+        if checkpoint.suffix == ".onnx":
+            writes = "it is an exported model, which names no images: vitmed evaluate RUN --data DIR with this flag"
         if run.path.name == "findings":
             whole = quoted(run.path.parent.parent)
             writes = f"this is the report of a finding; of all: vitmed evaluate {whole} with this flag"
-        raise UsageError(problem, writes if checkpoint.suffix != ".onnx" else again)
+        raise UsageError(problem, writes)
     return replace(predictions, positive=positive) if predictions.kind == "classes" else predictions
 
 

@@ -148,7 +148,8 @@ def _gap(criterion: Criterion, models: Sequence[Model]) -> Estimate:
     if of in gaps.get(name, {}):
         return gaps[name][of]
     both = ["sensitivity", "specificity", *gaps]
-    raise UsageError(f"there is no paired difference of the {name} of {of}", f"use one of {', '.join(both)}")
+    alone = f"; or leave out of: {of}" * (name in TARGETS[models[0].kind].metrics)
+    raise UsageError(f"there is no paired difference of the {name} of {of}", f"use one of {', '.join(both)}{alone}")
 
 
 def _of_strata(criterion: Criterion, predictions: Predictions, kind: TargetKind) -> Iterator[tuple[str, Estimate, str]]:

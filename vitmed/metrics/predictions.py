@@ -377,7 +377,7 @@ class Predictions:
                 fix += f"; or name a table that has it: vitmed evaluate {quoted(table.file)} --labels TABLE"
             raise DataError(f"{table.file}: nothing can be evaluated, since {why}", fix)
         read = calibrate(read) if calibrate is not None and not as_decided else read._as_shown(table, as_decided)
-        read = replace(read, decided=read._decided(table) if as_decided else None)
+        read = replace(read, decided=read._decided(table)) if as_decided else read
         return replace(read, notes=(*joined, *read._notes(table)))
 
     @classmethod

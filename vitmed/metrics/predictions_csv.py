@@ -146,7 +146,7 @@ class Table:
         far = np.flatnonzero(np.abs(sums - 1) > min(0.05, 0.005 * len(classes)) + 1e-9)  # as rounded to two digits
         if one and len(far):
             problem = f"probabilities that sum to {sums[far[0]]:.4g}, expected 1"
-            raise self.error(far[0], problem, "correct it, or give the probabilities of every class")
+            raise self.error(far[0], problem, "correct it, or give every class; findings need columns label_<finding>")
         return chances / np.where(np.abs(sums - 1) > 1e-9, sums, 1)[:, None] if one else chances
 
     def class_indices(self, column: str, classes: tuple[str, ...]) -> np.ndarray:

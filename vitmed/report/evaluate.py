@@ -165,12 +165,9 @@ def report_images(
         how, count = saved.preprocessing, config.map_images
         attention, maps = check_attention(network.model, how, chosen.read, predictions, count)
     internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
-    if own is None and internal is None:
-        why = (
-            f"vitmed evaluate {quoted(saved.path)}"
-            if named
-            else "an exported model finds it only in the folder of its run"
-        )
+    if own is None and internal is None and predictions.kind != "number":  # which is not compared with it
+        exported = "an exported model finds it only in the folder of its run"
+        why = f"vitmed evaluate {quoted(saved.path)}" if named else exported
         say(f"no comparison with the test of the run: {saved.path.name} is not evaluated on it yet ({why})")
     beside = fitting_baselines(run.path / own, predictions)[0] if own and baselines is None else {}
     with bar("drawing the report", unit="steps"):
@@ -305,7 +302,7 @@ def rebuild(
     parse_gates([f"{name}={limit!r}" for name, limit in gates.items()], kind)
     same = not against_rest and policy_settings(config) == policy_settings(earlier)
     if not same:
-        _check_choosable(file, of_model, folds, {"positive": positive} if against_rest else flags)
+        _check_choosable(file, weights_hash is not None, folds, {"positive": positive} if against_rest else flags)
         validation = validation_of(run.best, weights_hash, predictions.positive)
         validation = validation if positive is None else validation.against_rest(positive)
         former = notes_of(policy)
@@ -381,7 +378,7 @@ def check_against_rest(predictions: Predictions, positive: str | None) -> None:
         return
     if predictions.kind != "classes" or len(predictions.classes) < 3:
         problem = f"--positive {positive}: one class against the rest is for three classes or more"
-        raise UsageError(problem, "leave it out; of findings each has a report: RUN/test/findings/FINDING")
+        raise UsageError(problem, "leave it out" + "; see RUN/test/findings/FINDING" * (predictions.kind == "findings"))
     parts = predictions.parts_of(positive)
     if unknown := [name for name in parts if name not in predictions.classes]:
         raise unknown_key("class", unknown[0], predictions.classes)
@@ -419,18 +416,18 @@ def _settings(origin: Origin) -> EvaluateConfig:
     return EvaluateConfig(**without_gone({"evaluate": origin.evaluate})["evaluate"])
 
 
-def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Mapping[str, Any]) -> None:
+def _check_choosable(file: Path, of_network: bool, folds: Folds | None, flags: Mapping[str, Any]) -> None:
     if not file.with_name(NUMBERS).is_file():
-        problem = f"{file}: a table alone shows no validation images, on which an operating point is chosen"
+        problem = f"{file}: a table alone shows no validation images, on which an operating point or interval is chosen"
         raise UsageError(problem, "leave out the flags that choose one")
-    if not of_model:
-        raise UsageError(f"{file}: a baseline has no decision policy", "leave out the flags that choose one")
     if folds:
         chosen = [name for name, value in flags.items() if value is not None and name in {*CHOOSING, "positive"}]
         given = ", ".join(f"--{name}".replace("_", "-") for name in chosen)
         problem = f"{file}: is of folds, each of which chose on its own validation, so {given} cannot choose for all"
         fix = f"vitmed evaluate {file.parent.parent / 'fold-1'} with the flag evaluates one fold"
         raise UsageError(problem, f"{fix}; vitmed train --folds with it all")
+    if not of_network:
+        raise UsageError(f"{file}: is of no network, so it has no policy", "leave out the flags that choose one")
 
 
 def fitting_baselines(

@@ -48,12 +48,11 @@ class Model:
     baseline_of: tuple[str, ...] = ()
     known: Evaluated | None = None
     file: Path | None = None
+    graded: bool = False  # whether its classes are grades, by its report or that of another model
 
     @property
     def kind(self) -> Kind:
-        """The kind of label; a table shows classes where its report says that they are grades."""
-        said = {} if self.known is None else self.known.metrics.get("target", {})
-        return "grades" if said.get("kind") == "grades" else self.predictions.kind
+        return "grades" if self.graded else self.predictions.kind
 
     @property
     def unit(self) -> str:
@@ -76,7 +75,13 @@ def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
         read, of_run = read_evaluation(file), not file.name.startswith(BASELINE)
         if positive is not None:
             read = _against_rest(read, file, positive)
-        models.append(Model(name, read.predictions, known=read if of_run else None, file=file if of_run else None))
+        known, own = (read, file) if of_run else (None, None)
+        graded = read.metrics.get("target", {}).get("kind") == "grades"
+        models.append(Model(name, read.predictions, known=known, file=own, graded=graded))
+    for form in [model.predictions for model in models if model.kind == "grades"][:1]:  # they order the classes of all
+        for k, model in enumerate(models):
+            if model.kind == "classes" and {*model.predictions.classes} == {*form.classes}:
+                models[k] = replace(model, graded=True, predictions=model.predictions.like(form))
     named = [model.predictions for model in models if model.known is None]
     baselines = dict[str, Model]()
     for model in models:
@@ -466,6 +471,8 @@ def _verdict(pair: paired.ComparedPair, kind: TargetKind, both: tuple[Any, Any],
     decided = a.kind == "number" or np.array_equal(a.predicted, b.predicted)
     if decided and same_predictions(a, b):
         but = " but for their operating points: by the likeliest class" if pair.likeliest else ":"
+        alike = a.amounts.shape == b.amounts.shape and np.allclose(a.amounts, b.amounts, 0, SAME * a.target.spread)
+        but = " but for their prediction intervals:" if a.kind == "number" and not alike else but
         return f"{pair.first} and {pair.second} are the same{but} they predict the same for every image"
     (usual, second), name, metrics = list(pair.tests)[:2], _deciding(pair), kind.metrics
     units, patients, unit = int(a.units.max()) + 1, a.groups is not None, target_of(a).unit

@@ -19,6 +19,7 @@ from vitmed.core.load_config import paths_in
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import from_cell
+from vitmed.metrics.metric_table import NUMBER_METRICS
 from vitmed.studies.comparison import split_rows
 from vitmed.studies.run_list import RunMetric, best_hash, config_of, read_run
 
@@ -80,7 +81,7 @@ class RunFacts:
     @property
     def classes(self) -> set[str]:
         """The names in its labels; none of a number."""
-        if self.images is None or self.settings.get("data.target") == "number":
+        if self.images is None or self.settings.get("train.monitor") in NUMBER_METRICS:
             return set()
         return {part.rstrip("?") for image in self.images.values() for part in image["class"].split("|")}
 

@@ -161,6 +161,9 @@ def test_every_number_that_is_not_there_has_its_reason() -> None:
     assert why["ppv of silent"] == why["ppv_macro"] == "no image was predicted as 'silent'"
     assert why["sensitivity of unknown"] == "no label of 'unknown' is known"
     assert why["no_finding_specificity"] == "every image has a finding"
+    alike = evaluate_findings(replace(odd(), logits=np.zeros_like(odd().logits)))
+    assert alike.overall["auroc_micro"].value == 0.5
+    assert alike.no_interval["auroc_micro"] == "no image changes it, so its variance is unknown"
     assert found.no_interval["average_precision of rare"] == "too few to say: 3 images of class 'rare'"
     assert found.notes[0] == (
         "60 labels are not known, of 360 (60 of 'unknown'): every number counts the known labels only."

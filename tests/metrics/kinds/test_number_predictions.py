@@ -61,7 +61,9 @@ def test_the_intervals_of_several_models_come_back_as_they_are(tmp_path: Path) -
     before = replace(draw(reach=None), decided=ends)
     file = write(tmp_path, before.to_csv())
     assert NumberPredictions.from_csv(file, as_decided=True).intervals.tolist() == ends.tolist()
-    assert NumberPredictions.from_csv(file).intervals is None
+    assert NumberPredictions.from_csv(file).intervals.tolist() == ends.tolist()  # also of a table alone
+    by_policy = NumberPredictions.from_csv(file, calibrate=lambda p: replace(p, reach=2.5))
+    assert by_policy.reach == 2.5 and by_policy.decided is None and len(by_policy.notes) == 1
     reached = NumberPredictions.from_csv(write(tmp_path, draw().to_csv()), as_decided=True)
     assert reached.decided is None and reached.intervals.tobytes() == draw().intervals.tobytes()
     assert not before.named
@@ -103,13 +105,25 @@ def test_a_spreadsheet_with_semicolons_and_decimal_commas(tmp_path: Path) -> Non
     assert after.logits.tobytes() == before.logits.tobytes() and after.notes == ()
 
 
-def test_an_edited_prediction_is_noted(tmp_path: Path) -> None:
-    lines = replace(draw(3), paths=("a", "b", "c"), groups=None).to_csv().splitlines()
-    cells = lines[2].split(",")
-    lines[2] = ",".join([*cells[:3], "1.0", *cells[4:]])
-    read = NumberPredictions.from_csv(write(tmp_path, "\n".join(lines)))
-    assert len(read.notes) == 1 and "1 row of the table has a cell" in read.notes[0] and "row 2" in read.notes[0]
-    assert read.values[1] != 1.0
+@pytest.mark.parametrize("column", ["prediction", "low", "high"])
+def test_an_edited_prediction_or_interval_is_noted(tmp_path: Path, column: str) -> None:
+    before = replace(draw(3), paths=("a", "b", "c"), groups=None, classes=("age",))
+    rows = [line.split(",") for line in before.to_csv().splitlines()]
+    rows[2][rows[0].index(column)] = "1.0"
+    read = NumberPredictions.from_csv(write(tmp_path, "\n".join(map(",".join, rows))))
+    assert read.notes == (
+        "1 row of the table has a cell that does not follow from the raw_location, raw_log_scale and reach, the first "
+        f"is row 2 ({column}); the raw_location, raw_log_scale and reach count.",
+    )
+    assert read.amounts.tolist() == before.amounts.tolist()
+
+
+@pytest.mark.parametrize(("low", "high"), [("", "2"), ("3", "2"), ("x", "4"), ("-inf", "2")])
+def test_an_interval_that_the_table_alone_states_has_two_ends(tmp_path: Path, low: str, high: str) -> None:
+    head = "path,low,high,raw_location,raw_log_scale,target_centre,target_spread\n"
+    text = f"{head}a.png,1,1,0,0,0,1\nb.png,{low},{high},0,0,0,1\n"
+    with pytest.raises(DataError, match=f"row 2 has '{low}' as low, expected a finite number, low not above high"):
+        NumberPredictions.from_csv(write(tmp_path, text))
 
 
 def replaced(column: str, cell: str) -> Callable[[list[list[str]]], None]:

@@ -358,6 +358,8 @@ class PreparedFindings(Prepared):
                 return ""
             if of_two is not None:
                 return of_two.no_interval.get(name, lone)
+            if name == "auroc_micro" and min(self.cells.holders) > 1 and self.units.count > 2:
+                return f"no {self.unit} changes it, so its variance is unknown"
             if entry.method != "influence":
                 return lone
             for value, what in ((1, "with"), (0, "without")):  # a loss, or an average precision, of all labels

@@ -171,15 +171,20 @@ class NumberPredictions(Predictions):
         }
 
     def _as_shown(self, table: Table, as_decided: bool) -> Self:
-        return self
+        return replace(self, decided=self._decided(table))
 
     def _decided(self, table: Table) -> np.ndarray | None:
+        if self.reach is not None or not table.has(ENDS):
+            return None
         ends = table.floats(ENDS)
-        return ends if self.reach is None and np.isfinite(ends).all() else None
+        table.check(ENDS, np.isfinite(ends) & (ends[:, :1] <= ends[:, 1:]), "a finite number, low not above high")
+        return ends
 
     def _notes(self, table: Table) -> list[str]:
-        off = np.abs(table.floats(["prediction"])[:, 0] - self.values) > NEAR * self.target.spread
-        return [*table.contradictions({"prediction": off}, " and ".join(RAW)), *table.ood_note()]
+        columns = ("prediction", *ENDS)[: self.amounts.shape[1]]
+        off = np.abs(table.floats(columns) - self.amounts) > NEAR * self.target.spread
+        source = " and ".join(RAW) if self.reach is None else f"{', '.join(RAW)} and reach"
+        return [*table.contradictions(dict(zip(columns, off.T, strict=True)), source), *table.ood_note()]
 
 
 def _labels(table: Table) -> np.ndarray | None:
