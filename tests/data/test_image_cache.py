@@ -58,9 +58,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     real = rasters.read
 
-    def read(path: Path, frame: int | None, least: Any) -> Any:
+    def read(path: Path, frame: int | None) -> Any:
         names.append(path.name)
-        return real(path, frame, least)
+        return real(path, frame)
 
     monkeypatch.setattr(rasters, "read", read)
     return names
@@ -454,10 +454,10 @@ def child(root: Path, log: Path, go: Path) -> multiprocessing.Process:
     def work() -> None:
         real = rasters.read
 
-        def slow(path: Path, frame: int | None, least: Any) -> Any:
+        def slow(path: Path, frame: int | None) -> Any:
             until(go.exists)
             note("decoding")
-            return real(path, frame, least)
+            return real(path, frame)
 
         rasters.read = slow
         Reader._fits_memory = lambda self: False  # type: ignore[method-assign]  it decodes before the lock

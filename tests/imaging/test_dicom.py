@@ -14,6 +14,7 @@ from image_files import pixel, profile
 from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
+from vitmed.imaging.choose_window import lost_outside
 from vitmed.imaging.decode import decode, read_header, read_image
 from vitmed.imaging.raw_image import RawImage
 
@@ -238,11 +239,12 @@ def test_a_window_that_is_no_number_is_none(tmp_path: Path) -> None:
         read_image(file, 1, window="dicom")
 
 
-def test_eight_bits_are_refused_in_the_window_of_deeper_images(tmp_path: Path) -> None:
+def test_eight_bits_in_the_window_of_deeper_images_are_said_to_be_nearly_one_grey(tmp_path: Path) -> None:
     file = write(tmp_path / "a.dcm", np.arange(256, dtype=np.uint8).reshape(16, 16))
-    with pytest.raises(DataError, match=r"a\.dcm: has 8 bits per channel, and would be black in the window 18 to 3745"):
-        read_image(file, 1, window=(18.0, 3745.0))
-    assert np.array_equal(grey(file, (0.0, 255.0)), np.arange(256).reshape(16, 16))
+    assert grey(file, (0.0, 4095.0)).max() <= 16
+    (text,) = lost_outside([file], None, (0.0, 4095.1))
+    assert text == "1 image has values in less than 1/16 of it: nearly one grey, as of 8 bits"
+    assert lost_outside([file], None, (0.0, 255.0)) == []
 
 
 def test_bits_that_are_not_stored_do_not_count(tmp_path: Path) -> None:

@@ -64,25 +64,9 @@ def test_one_decode_serves_the_check_and_the_network(tmp_path: Path, kind: str, 
     assert both.error is None and both.square is not None and alone.square is None
     assert np.array_equal(both.square, how.read(path))
     assert both.record is not None and alone.record is not None
-    assert both.record.header == alone.record.header and not both.record.reduced
+    assert both.record.header == alone.record.header
     for name in ("numbers", "thumbnail"):
         assert np.array_equal(getattr(both.record, name), getattr(alone.record, name))
-
-
-def test_a_large_jpeg_decoded_in_part_is_marked(tmp_path: Path) -> None:
-    """Its thumbnail and mean colour are nearly those of the whole image."""
-    path = tmp_path / "large.jpg"
-    photo(1600).save(path, quality=95)
-    how = Preprocessing(32, 3, "pad", "imagenet")
-    part, whole = examine(path, "aa", None, how), examine(path, "aa", None)
-    assert np.array_equal(part.square, how.read(path))
-    assert part.record is not None and whole.record is not None
-    assert part.record.reduced and not whole.record.reduced
-    assert part.record.thumbnail is not None and whole.record.thumbnail is not None
-    correlation = np.corrcoef(part.record.thumbnail.ravel(), whole.record.thumbnail.ravel())[0, 1]
-    assert correlation > 0.999  # near copies are those from 0.99 on
-    assert part.record.numbers is not None and whole.record.numbers is not None
-    assert np.abs(part.record.numbers[:3] - whole.record.numbers[:3]).max() < 1  # mean colour
 
 
 def test_a_file_that_makes_no_square_still_has_a_record(tmp_path: Path) -> None:

@@ -434,10 +434,10 @@ def test_the_test_split_takes_no_part_before_the_end(tmp_path: Path, monkeypatch
     log: list[str] = []
     read = rasters.read
 
-    def note(path: Path, frame: int | None, least: Any) -> Any:
+    def note(path: Path, frame: int | None) -> Any:
         if "/test/" in str(path):
             log.append("read")
-        return read(path, frame, least)
+        return read(path, frame)
 
     class Notes(Recorder):
         def say(self, text: str) -> None:

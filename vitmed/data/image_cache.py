@@ -52,8 +52,7 @@ SCHEMA = (
 class ImageCache:
     """Hashes, records and squares. Any problem with the database counts as "not known", never as an error.
 
-    A record of a deep image counts only for runs with the same window; one of a JPEG that was decoded at a reduced size
-    only for runs that may reduce it to the same size, and without `how` only records of whole images count.
+    A record of a deep image counts only for runs with the same window.
     """
 
     def __init__(
@@ -69,9 +68,8 @@ class ImageCache:
         self.limit, version = limit, decoding_version()
         self.frame, self.window = (frame, window) if how is None else (how.frame, how.window)
         self.key = f"{version} {'' if self.frame is None else self.frame}"
-        self.reduced_key, self.deep_key = self.key, f"{self.key} window {self.window}"
+        self.deep_key = f"{self.key} window {self.window}"
         if how is not None:
-            self.reduced_key += f" {how.image_size} {how.resize}"
             settings = {k: v for k, v in how.to_dict().items() if k not in CHANGES_NO_PIXEL}
             self.settings = hashlib.sha256(f"{sorted(settings.items())!r}{version}".encode()).hexdigest()[:16]
             self.shape = (how.image_size, how.image_size, how.channels)
@@ -107,14 +105,13 @@ class ImageCache:
         keys = [row.tobytes() for row in digests]
         records: dict[bytes, FileRecord] = {}
         for digest, key, facts, pixels in self._query("SELECT * FROM images WHERE digest IN", [*dict.fromkeys(keys)]):
-            if key in (self.key, self.reduced_key, self.deep_key):
+            if key in (self.key, self.deep_key):
                 with suppress(ValueError, TypeError, KeyError):
                     size, sha256, head, personal = json.loads(facts)
                     numbers = np.frombuffer(pixels, "<f4", count=len(NUMBERS))
                     grey = np.frombuffer(pixels, np.uint8, offset=numbers.nbytes).reshape(SIDE, SIDE)
-                    reduced = key not in (self.key, self.deep_key)
                     header = ImageHeader(**head)
-                    records[digest] = FileRecord(size, sha256, header, numbers, grey, tuple(personal), reduced)
+                    records[digest] = FileRecord(size, sha256, header, numbers, grey, tuple(personal))
         return [records.get(key) for key in keys]
 
     def keep(self, records: Mapping[bytes, FileRecord]) -> None:
@@ -125,7 +122,7 @@ class ImageCache:
                 continue
             facts = json.dumps([record.size, record.sha256, asdict(record.header), record.personal])
             pixels = record.numbers.astype("<f4").tobytes() + record.thumbnail.tobytes()
-            key = self.deep_key if record.header.needs_window else self.reduced_key if record.reduced else self.key
+            key = self.deep_key if record.header.needs_window else self.key
             rows.append((digest, key, facts, pixels))
         self._store("images", rows)
 

@@ -9,7 +9,7 @@ import numpy as np
 from vitmed.core.errors import DataError
 from vitmed.core.files import check_regular
 from vitmed.core.messages import bar
-from vitmed.core.text import counted
+from vitmed.core.text import counted, counted_doing
 from vitmed.imaging.decode import decode, read_header
 from vitmed.imaging.rasters import PNG
 from vitmed.imaging.raw_image import ImageHeader, RawImage
@@ -21,6 +21,7 @@ LOW, HIGH = 0.5, 99.5  # percentiles that become black and white, as in nnU-Net 
 MUCH = 0.05  # vitmed reports a larger share of saturated pixels
 LOST, BURNT = 0.8, 0.5  # and warns of a larger one, or of so many white ones; the air around a patient becomes black
 EMPTY = 0.99  # and of a larger one in the window of a model, whose images may have been as dark
+FLAT = 16  # times the range of an image in a window: so much wider, it leaves hardly any contrast
 SOME = 8  # images that show whether a window that was asked for fits
 EIGHT_BIT = (".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp")  # formats that cannot hold more than 8 bits here
 
@@ -139,15 +140,18 @@ def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Sequence[FileWin
 
 
 def lost_outside(paths: Sequence[Path], frame: int | None, window: Window) -> list[str]:
-    """A warning if most pixels of some images lie outside a window that was asked for, or nearly all outside that of a
-    model. None where each image has its own window."""
+    """Warnings if most pixels of some images lie outside a window that was asked for, or nearly all outside that of a
+    model, or if some fill little of it. None where each image has its own window."""
     asked, shown = asked_window(window), list[tuple[np.ndarray, FileWindow, bool]]()
     for path in paths[:: max(1, len(paths) // SOME)][:SOME] if asked or isinstance(window, tuple) else ():
         if (part := _values(path, frame)) is not None:
             values, _, inverted = part
             own = asked or Linear(*(window[-2:] if inverted else window[:2]))  # type: ignore[arg-type, index]
             shown.append((values, own, inverted))
-    return _saturation(shown, LOST if asked else EMPTY, BURNT)
+    flat = sum(float(np.ptp(values)) < (own.high - own.low) / FLAT for values, own, _ in shown)
+    have = counted_doing(flat, "image", "has", "have")
+    text = f"{have} values in less than 1/{FLAT} of it: nearly one grey, as of 8 bits"
+    return [*_saturation(shown, LOST if asked else EMPTY, BURNT), *[text] * bool(flat)]
 
 
 def _saturation(

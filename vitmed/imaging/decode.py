@@ -186,13 +186,11 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
         problem = f"{path}: has {has}, and the run's window is {window!r}"
         raise DataError(problem, "train with --window percentiles, or with two numbers such as --window 40,400")
     asked = asked_window(window)
-    if asked is None and index is None:
-        asked = Linear(*window[-2:] if raw.inverted else window[:2])  # type: ignore[arg-type]
     if asked is not None and is_of_8_bits(raw) and asked.high - asked.low > WIDE:
-        named = window if isinstance(window, str) else f"{asked.low:g} to {asked.high:g}"
-        problem = f"{path}: has {raw.bits} bits per channel, and would be black in the window {named} of deeper images"
-        raise DataError(problem, "predict such files by themselves, with --window 128/256, and train without them")
-    grey = to_grey(raw.values, asked or raw.windows[index or 0])
+        problem = f"{path}: has {raw.bits} bits per channel, and would be black in the window {window} of deeper images"
+        raise DataError(problem, "predict such files by themselves, with --window 128/256")
+    mapped = raw.windows[index] if index is not None else asked or Linear(*window[-2:] if raw.inverted else window[:2])  # type: ignore[arg-type]
+    grey = to_grey(raw.values, mapped)
     if raw.inverted:
         np.subtract(255, grey, out=grey)
     image = Image.fromarray(np.ascontiguousarray(grey))

@@ -30,6 +30,7 @@ DECODERS = {
     "1.2.840.10008.1.2.4.90": ("pylibjpeg", "pillow"),  # JPEG 2000
     "1.2.840.10008.1.2.4.91": ("pylibjpeg", "pillow"),
 }
+LOSSY = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.81", "1.2.840.10008.1.2.4.91")  # or perhaps lossy
 HEAD = (
     *("Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation", "BitsAllocated"),
     *("BitsStored", "WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence", "Modality", "SOPClassUID"),
@@ -187,8 +188,11 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
     if shifted and (array >> bits).any():  # else the tag alone is wrong
         problem = f"{path}: {bits} bits up to bit {head.HighBit}, not from bit 0"
         raise DataError(problem, "export it again (dcmj2pnm reads it)")
-    unused = 8 * array.dtype.itemsize - bits if syntax.is_encapsulated else 0  # else pydicom has cleared these bits
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    unused = 8 * array.dtype.itemsize - bits if syntax.is_encapsulated else 0  # else pydicom has cleared these bits
+    if unused > 0 and syntax in LOSSY:  # which leaves values a little outside
+        limits = np.array([np.iinfo(array.dtype).min, np.iinfo(array.dtype).max], array.dtype) >> unused
+        return np.clip(array, *limits)
     return array << unused >> unused if unused > 0 else array
 
 

@@ -147,7 +147,6 @@ class FileRecord:
     numbers: np.ndarray | None = None
     thumbnail: np.ndarray | None = None  # (32, 32) uint8 grey, squashed; None if it cannot be decoded
     personal: tuple[str, ...] = ()  # names of the metadata fields that look like a person, never their values
-    reduced: bool = False  # whether numbers and thumbnail come from a JPEG that was decoded at a reduced size
     kind: str = ""  # "" for a good file, else empty_file, multi_frame, truncated or unreadable
     problem: str = ""  # in words, without the path, as the fix
     fix: str = ""
@@ -199,7 +198,6 @@ def examine(
 def _finished(path: Path, begun: FileRecord, pixels: RawImage | Image.Image, again: bool, window: Window) -> FileRecord:
     """The record with what the pixels show; `again`: `pixels` is used again later, so it must not change."""
     header = begun.header or read_header(path)
-    reduced = isinstance(pixels, Image.Image) and max(pixels.size) < max(header.width, header.height)
     if isinstance(pixels, RawImage) and window is None:
         shown = pixels.values if pixels.valid is None or not pixels.valid.any() else pixels.values[pixels.valid]
         low, high = (float(value) for value in np.percentile(shown, (0.5, 99.5)))
@@ -212,4 +210,4 @@ def _finished(path: Path, begun: FileRecord, pixels: RawImage | Image.Image, aga
     if (extrema[:, 0] == extrema[:, 1]).all():  # one colour, though its channels differ
         numbers[6:] = numbers[0]
     grey = np.asarray(Image.fromarray(small).convert("L"))
-    return replace(begun, header=header, numbers=numbers, thumbnail=grey, reduced=reduced)
+    return replace(begun, header=header, numbers=numbers, thumbnail=grey)
