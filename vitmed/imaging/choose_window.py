@@ -142,13 +142,13 @@ def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Sequence[FileWin
 def lost_outside(paths: Sequence[Path], frame: int | None, window: Window) -> list[str]:
     """Warnings if most pixels of some images lie outside a window that was asked for, or nearly all outside that of a
     model, or if some fill little of it. None where each image has its own window."""
-    asked, shown = asked_window(window), list[tuple[np.ndarray, FileWindow, bool]]()
+    asked, shown, flat = asked_window(window), list[tuple[np.ndarray, FileWindow, bool]](), 0
     for path in paths[:: max(1, len(paths) // SOME)][:SOME] if asked or isinstance(window, tuple) else ():
         if (part := _values(path, frame)) is not None:
             values, _, inverted = part
             own = asked or Linear(*(window[-2:] if inverted else window[:2]))  # type: ignore[arg-type, index]
             shown.append((values, own, inverted))
-    flat = sum(float(np.ptp(values)) < (own.high - own.low) / FLAT for values, own, _ in shown)
+            flat += int(np.ptp(values) < (own.high - own.low) / FLAT)
     have = counted_doing(flat, "image", "has", "have")
     text = f"{have} values in less than 1/{FLAT} of it: nearly one grey, as of 8 bits"
     return [*_saturation(shown, LOST if asked else EMPTY, BURNT), *[text] * bool(flat)]
