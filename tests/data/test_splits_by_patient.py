@@ -363,3 +363,19 @@ def test_a_site_of_validation_alone_is_no_fold(tmp_path: Path) -> None:
     assert made == ["site A, fold 1 of 2", "site B, fold 2 of 2"]
     table.write_text("\n".join(rows).replace("train,B", 'train,"B,\n north"'))
     assert site_names(config) == ["A", "B, north"]
+
+
+def test_a_site_that_is_held_out_whole_is_no_fold(tmp_path: Path) -> None:
+    """A fold has the name of the site whose images it tests, whichever patients the hold-out takes."""
+    root, whole = files(tmp_path / "data", [f"{i:02}.png" for i in range(68)]), 0
+    rows = [f"{i:02}.png,{'ab'[i % 2]},p{i // 4},{'A' if i < 4 else 'BC'[i // 4 % 2]}" for i in range(68)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label,patient,site", *rows]))
+    for seed in range(4):  # site A has one patient
+        settings = {"labels": str(tmp_path / "t.csv"), "sites": "site", "hold_out": 0.3, "split_seed": seed}
+        folds = enumerate(named := site_names(config_of(root, **settings)), 1)
+        tested = [{s.columns for s in split(root, **settings, fold=fold).samples["test"]} for fold, _ in folds]
+        assert tested == [{(name,)} for name in named] and len(named) > 1
+        whole += len(named) < 3
+        with pytest.raises(UsageError, match=f"the column site has {len(named)} values"):
+            split(root, **settings, fold=len(named) + 1)
+    assert 0 < whole < 4

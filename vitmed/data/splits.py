@@ -123,7 +123,10 @@ def held_out(config: DataConfig, ordinal: Sequence[str] = ()) -> tuple[Sample, .
 def site_names(config: DataConfig, ordinal: Sequence[str] = ()) -> list[str]:
     """The values of `data.sites` where folds divide, sorted: a fold each. Arguments and errors: as `make_splits`."""
     images = _listed(config, ordinal)
-    return sorted(set(_site_cells(images, images.samples["train" if "train" in images.samples else ALL], config)))
+    samples = images.samples["train" if "train" in images.samples else ALL]
+    if config.hold_out is not None:  # it may take a whole site
+        samples = split_off(images, samples, config.hold_out, config.split_seed, "test")[1]
+    return sorted(set(_site_cells(images, samples, config)))
 
 
 def _listed(config: DataConfig, ordinal: Sequence[str]) -> Splits:
@@ -245,7 +248,8 @@ def _take_site(images: Splits, samples: Samples, config: DataConfig) -> tuple[Sa
     cells = _site_cells(images, samples, config)
     names, fold = sorted(set(cells)), config.fold or 1
     if len(names) < 2:
-        raise DataError(f"{images.source}: the column {config.sites} has one value: {names[0]}", "--folds 5")
+        left = " outside --hold-out" * (config.hold_out is not None)
+        raise DataError(f"{images.source}: the column {config.sites} has one value{left}: {names[0]}", "--folds 5")
     if fold > len(names):
         raise UsageError(f"data.fold {fold}: the column {config.sites} has {len(names)} values", "a smaller --fold")
     taken, rest = _divide(samples, np.array([cell == names[fold - 1] for cell in cells]))
