@@ -142,9 +142,15 @@ def test_each_site_is_a_fold(tmp_path: Path) -> None:
         there = rf"beside path, label, patient and split there is no column '{name}' .--sites.; the others are hospital"
         with pytest.raises(UsageError, match=there):
             split(root, **settings | {"sites": name})
-    (root / "labels.csv").write_text("\n".join(["path,label,hospital", *rows[:-1], "11.png,b,"]))
-    with pytest.raises(DataError, match=r"11\.png has no hospital"):
-        split(root, **settings)
+    for cell, wrong in (
+        ("", "11.png has no hospital ('')"),
+        ("NA", "11.png has no hospital ('NA')"),
+        ("South", "hospital 'south' and 'South' differ only in spelling"),
+    ):
+        (root / "labels.csv").write_text("\n".join(["path,label,hospital", *rows[:-1], f"11.png,b,{cell}"]))
+        with pytest.raises(DataError) as error:
+            site_names(config_of(root, **settings))
+        assert error.value.problem.endswith(wrong)
     one = [f"{i}.png,{'ab'[i % 2]},{'ab'[i % 2]}" for i in range(12)]
     (root / "labels.csv").write_text("\n".join(["path,label,hospital", *one]))
     with pytest.raises(DataError, match="without hospital 'a' no image of class 'a' is left"):

@@ -18,7 +18,8 @@ import numpy as np
 from vitmed.core.config import DataConfig, PretrainDataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
-from vitmed.core.text import counted, counted_doing, lines_of, listed, quoted
+from vitmed.core.text import counted, counted_doing, lines_of, listed, one_spelling, quoted
+from vitmed.core.text_files import BLANKS
 from vitmed.data.folders import SPLITS, image_names, split_folders, split_of
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import number_in
@@ -231,16 +232,22 @@ def _split(images: Splits, config: DataConfig) -> tuple[dict[str, Samples], dict
 
 
 def _site_cells(images: Splits, samples: Samples, config: DataConfig) -> list[str]:
-    """The site of each sample. Raises UsageError for an unknown column, DataError for an image with an empty cell."""
+    """The site of each sample. Raises UsageError: no such column; DataError: no site, or a site in two spellings."""
     if config.sites not in images.columns:
         have = f"; the others are {', '.join(images.columns)}" if images.columns else ""
         beside = "beside path, label, patient and split " * images.source.is_file()
         which = f"{beside}there is no column {config.sites!r} (--sites){have}"
         raise UsageError(f"{images.source}: {which}", "name a column of the table of labels (--labels TABLE)")
     column = images.columns.index(config.sites)
-    if empty := [sample.path for sample in images.every if not sample.columns[column].strip()]:
-        raise DataError(f"{images.source}: {empty[0]} has no {config.sites}", "fill the column for every image")
-    return [" ".join(sample.columns[column].split()) for sample in samples]  # one line, in messages and tables
+    if empty := [sample for sample in images.every if sample.columns[column].lower() in BLANKS]:
+        problem = f"{images.source}: {empty[0].path} has no {config.sites} ({empty[0].columns[column]!r})"
+        raise DataError(problem, "fill the column for every image, or remove the row")
+    cells = [" ".join(sample.columns[column].split()) for sample in samples]  # one line, in messages and tables
+    for site, cell in zip(one_spelling(cells, "site", cells)[0], cells, strict=True):
+        if site != cell:
+            problem = f"{images.source}: the {config.sites} {site!r} and {cell!r} differ only in spelling"
+            raise DataError(problem, "write a site in one way")
+    return cells
 
 
 def _take_site(images: Splits, samples: Samples, config: DataConfig) -> tuple[Samples, Samples, str]:
@@ -248,8 +255,7 @@ def _take_site(images: Splits, samples: Samples, config: DataConfig) -> tuple[Sa
     cells = _site_cells(images, samples, config)
     names, fold = sorted(set(cells)), config.fold or 1
     if len(names) < 2:
-        left = " outside --hold-out" * (config.hold_out is not None)
-        raise DataError(f"{images.source}: the column {config.sites} has one value{left}: {names[0]}", "--folds 5")
+        raise DataError(f"{images.source}: the folds have one value of {config.sites}: {names[0]}", "--folds 5")
     if fold > len(names):
         raise UsageError(f"data.fold {fold}: the column {config.sites} has {len(names)} values", "a smaller --fold")
     taken, rest = _divide(samples, np.array([cell == names[fold - 1] for cell in cells]))
