@@ -183,9 +183,10 @@ def with_copies(images: Splits, ready: bool, cache: bool) -> Splits:
     first = first_copies(images.root, paths, ImageCache(keep=cache, warns=False)).tolist()
     if not (copies := sum(i != k for k, i in enumerate(first))):
         return images
-    are = counted_doing(copies, "image", "is a byte for byte copy", "are byte for byte copies")
+    are = counted_doing(copies, "image", "is a byte for byte copy", "are byte for byte copies") + " of another; copies"
+    where = " in train" * (ALL not in images.samples)  # the others stay where the folders or the table put them
     first_of = {path: paths[i] for path, i in zip(paths, first, strict=True)}
-    return replace(images, copies=first_of, notes=(*images.notes, f"{are} of another; copies are kept in one split"))
+    return replace(images, copies=first_of, notes=(*images.notes, f"{are}{where} are kept in one split"))
 
 
 def _split(images: Splits, config: DataConfig) -> tuple[dict[str, Samples], dict[str, str]]:
