@@ -246,8 +246,7 @@ def _site_cells(images: Splits, samples: Samples, config: DataConfig) -> list[st
     cells = [" ".join(sample.columns[column].split()) for sample in samples]  # one line, in messages and tables
     for site, cell in zip(one_spelling(cells, "site", cells)[0], cells, strict=True):
         if site != cell:
-            problem = f"{images.source}: the {config.sites} {site!r} and {cell!r} differ only in spelling"
-            raise DataError(problem, "write a site in one way")
+            raise DataError(f"{images.source}: {config.sites} {site!r} is also written {cell!r}", "write it in one way")
     return cells
 
 
