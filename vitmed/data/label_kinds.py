@@ -226,7 +226,8 @@ def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> 
     without = next((i for i in bit_columns(table, named)[0] if [*columns] != [i]), None)
     used, columns = tuple(columns), [i for i in columns if i != without]
     values = np.stack([cells_of_finding(table, i) for i in columns], axis=1)  # (R, F): 1, 0, -1, NaN for empty
-    notes = []
+    one_each = len(columns) > 1 and not request.outputs and (values >= 0).all() and (values.sum(axis=1) == 1).all()
+    notes = [f"{table.file}: each row has one finding; if they are classes, name it in a column label"] * bool(one_each)
     if without is not None:
         values[(cells_of_finding(table, without) == 1)[:, None] & np.isnan(values)] = 0
         notes.append(f"{table.file}: {table.header[without]!r} is no finding; where it is 1, empty cells mean absent")
@@ -234,10 +235,9 @@ def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> 
     if uncertain.any():
         ways = {"ignore": (np.nan, "not known"), "ones": (1.0, "present"), "zeros": (0.0, "absent")}
         values[uncertain], meaning = ways.pop(request.data.uncertain)
-        others = "|".join(ways)
         notes.append(
             f"{table.file}: {counted(int(uncertain.sum()), 'label')} of -1 (uncertain) count as {meaning} "
-            f"(--uncertain {others})"
+            f"(--uncertain {'|'.join(ways)})"
         )
     empty = np.isnan(values) & ~uncertain
     if empty.mean() > 0.5:
