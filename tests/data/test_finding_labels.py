@@ -86,6 +86,15 @@ def test_findings_whose_predictions_look_like_classes_say_which_columns_make_the
     assert "a column label_<finding> for each" in told.value.fix
 
 
+@pytest.mark.parametrize(
+    ("last", "told"), [([0, 1], True), ([1, 1], False), ([0, 0], False), ([1, -1], False), ([1, ""], False)]
+)
+def test_one_finding_in_each_row_may_be_a_class(tmp_path: Path, last: list[Any], told: bool) -> None:
+    """As ISIC 2018 writes its seven classes."""
+    notes = split(table(tmp_path, ["nevus", "melanoma"], [[1, 0], [0, 1], [1, 0], last])).notes
+    assert any("if they are classes, name it in a column label" in note for note in notes) == told
+
+
 def test_a_table_with_nothing_but_no_finding_has_none_of_the_models(tmp_path: Path) -> None:
     folder = table(tmp_path, ["No Finding", "age"], [[1, 50], [0, 60]])
     with pytest.raises(DataError, match="none of the model's findings Mass"):

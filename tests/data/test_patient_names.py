@@ -145,6 +145,18 @@ def test_a_patch_is_no_patient() -> None:
         assert found is None or not any("patch" in str(patient) for patient in found)
 
 
+def test_half_of_an_id_is_no_patient() -> None:
+    """patient_1a2b and patient_1c9d are not both patient 1; a letter or a slice behind the number is of the image."""
+    for word in ("patient", "pt", "pat", "case"):
+        number = [f"{i * 7919 % 900 + 9}{'abcdef'[i % 6]}{i}" for i in range(9)]
+        assert ids([f"{c}/{word}_{i}_{j}.png" for c in "ab" for i in number for j in "12"]) is None
+        for images in ("abc", ("L", "R", "V"), ("slice3", "slice4", "slice12"), ("_c3", "_c4", "_1a2b")):
+            found = ids(
+                [f"{'ab'[k % 2]}/{word}{i}{image}.png" for k, image in enumerate(images) for i in range(10, 20)]
+            )
+            assert found == [f"{word}{i}" for _ in range(3) for i in range(10, 20)]
+
+
 def test_the_malaria_cells_are_of_200_patients(data_dir: Path) -> None:
     """18 shapes of file name, no hint; against a table that somebody else made."""
     with (data_dir / "malaria_gray50_patients.csv").open(newline="") as stream:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,11 @@ def test_a_patient_written_in_two_ways_stays_in_one_split(tmp_path: Path, flag: 
 
 
 @pytest.mark.parametrize(
-    ("column", "cell"), [("patient", "unknown"), ("patient", "nan"), ("label", "NaN"), ("label", "#N/A")]
+    ("column", "cell"),
+    [
+        *product(["patient"], ["unknown", "nan", "None", "-", "\u200b"]),
+        *product(["patient", "label"], ["#N/A", "#DIV/0!"]),
+    ],
 )
 @pytest.mark.parametrize("target", ["classes", "grades"])
 def test_a_cell_that_means_nothing_is_no_patient_and_no_class(
@@ -157,9 +162,11 @@ def test_a_cell_that_means_nothing_is_no_patient_and_no_class(
     rows[4][column] = cell
     for row in rows:
         (tmp_path / row["path"]).touch()
-    (tmp_path / "t.csv").write_text("\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows)]))
+    text = "\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows)])
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
     config = {"root": str(tmp_path), "labels": str(tmp_path / "t.csv"), "target": target}
-    with pytest.raises(DataError, match=f"1 row has no {column} but '{cell}' .*: line 6"):
+    but = "" if cell == "\u200b" else f"but '{cell}' "
+    with pytest.raises(DataError, match=rf"1 row has no {column} {but}.*: line 6"):
         make_splits(DataConfig.model_validate(config))
 
 

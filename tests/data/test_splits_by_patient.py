@@ -142,9 +142,15 @@ def test_each_site_is_a_fold(tmp_path: Path) -> None:
         there = rf"beside path, label, patient and split there is no column '{name}' .--sites.; the others are hospital"
         with pytest.raises(UsageError, match=there):
             split(root, **settings | {"sites": name})
-    (root / "labels.csv").write_text("\n".join(["path,label,hospital", *rows[:-1], "11.png,b,"]))
-    with pytest.raises(DataError, match=r"11\.png has no hospital"):
-        split(root, **settings)
+    for cell, wrong in (
+        ("", "11.png has no hospital ('')"),
+        ("NA", "11.png has no hospital ('NA')"),
+        ("South", "hospital 'south' is also written 'South'"),
+    ):
+        (root / "labels.csv").write_text("\n".join(["path,label,hospital", *rows[:-1], f"11.png,b,{cell}"]))
+        with pytest.raises(DataError) as error:
+            site_names(config_of(root, **settings))
+        assert error.value.problem.endswith(wrong)
     one = [f"{i}.png,{'ab'[i % 2]},{'ab'[i % 2]}" for i in range(12)]
     (root / "labels.csv").write_text("\n".join(["path,label,hospital", *one]))
     with pytest.raises(DataError, match="without hospital 'a' no image of class 'a' is left"):
@@ -233,8 +239,8 @@ def test_resplit_keeps_copies_together_where_patients_are_unknown(tmp_path: Path
     def contents(splits: Splits) -> list[set[str]]:
         return [{(root / s.path).read_text() for s in part} for part in splits.samples.values()]
 
-    train, _, test = contents(split(root))
-    assert len(train & test) > 30
+    train, _, test = contents(kept := split(root))
+    assert len(train & test) > 30 and any("copies in train are kept in one split" in note for note in kept.notes)
     shutil.copytree(root / "train", root / "val")
     assert not any("kept in one split" in note for note in split(root).notes)  # the folders stay as they are
     train, val, test = contents(split(root, resplit=True))
@@ -363,3 +369,19 @@ def test_a_site_of_validation_alone_is_no_fold(tmp_path: Path) -> None:
     assert made == ["site A, fold 1 of 2", "site B, fold 2 of 2"]
     table.write_text("\n".join(rows).replace("train,B", 'train,"B,\n north"'))
     assert site_names(config) == ["A", "B, north"]
+
+
+def test_a_site_that_is_held_out_whole_is_no_fold(tmp_path: Path) -> None:
+    """A fold has the name of the site whose images it tests, whichever patients the hold-out takes."""
+    root, whole = files(tmp_path / "data", [f"{i:02}.png" for i in range(68)]), 0
+    rows = [f"{i:02}.png,{'ab'[i % 2]},p{i // 4},{'A' if i < 4 else 'BC'[i // 4 % 2]}" for i in range(68)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label,patient,site", *rows]))
+    for seed in range(4):  # site A has one patient
+        settings = {"labels": str(tmp_path / "t.csv"), "sites": "site", "hold_out": 0.3, "split_seed": seed}
+        folds = enumerate(named := site_names(config_of(root, **settings)), 1)
+        tested = [{s.columns for s in split(root, **settings, fold=fold).samples["test"]} for fold, _ in folds]
+        assert tested == [{(name,)} for name in named] and len(named) > 1
+        whole += len(named) < 3
+        with pytest.raises(UsageError, match=f"the column site has {len(named)} values"):
+            split(root, **settings, fold=len(named) + 1)
+    assert 0 < whole < 4

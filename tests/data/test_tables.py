@@ -12,6 +12,7 @@ from conftest import draw_classes
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import build_config, find_paths, load_config, store_paths
+from vitmed.data.listing import further_columns
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
 from vitmed.data.tables import read_table
@@ -336,3 +337,12 @@ def test_a_damaged_excel_table_is_an_error(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(UsageError, match=r"pip install 'vitmed\[xlsx\]'"):
         split(root, labels=file)
+
+
+def test_the_patients_for_images_of_a_run_are_written_as_elsewhere(tmp_path: Path) -> None:
+    """In a table beside a predictions.csv: P01 and p01 are one patient, NA and None are none."""
+    rows = [f"{i}.png,{patient}" for i, patient in enumerate(("P01", "p01", "NA", "None", "P02"))]
+    (tmp_path / "t.csv").write_text("\n".join(["path,patient", *rows]))
+    truth = {"": ["a"] * 5}
+    _, people, notes = further_columns(tmp_path / "t.csv", None, [f"{i}.png" for i in range(5)], "classes", truth)
+    assert people == ("P01", "P01", "", "", "P02") and any("2 instead of 3 patients" in note for note in notes)

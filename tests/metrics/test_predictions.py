@@ -485,5 +485,5 @@ def test_the_patients_of_our_own_table_are_as_they_were(tmp_path: Path) -> None:
     """An expression may find "NA" in a path: only for another program is it no patient."""
     p = replace(table(), groups=tuple(("NA", "unknown", "P1", "P2")[i % 4] for i in range(40)))
     assert put(tmp_path / "p.csv", p.to_csv()).groups == p.groups
-    foreign = "path,label,patient,prob_a,prob_b\nx,a,NA,0.5,0.5\ny,b,P1,0.4,0.6\n"
-    assert put(tmp_path / "q.csv", foreign).groups == ("", "P1")
+    foreign = "path,label,patient,prob_a,prob_b\nx,a,NA,0.5,0.5\ny,b,P1,0.4,0.6\nz,b,None,0.4,0.6\n"
+    assert put(tmp_path / "q.csv", foreign).groups == ("", "P1", "")

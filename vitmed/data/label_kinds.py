@@ -19,7 +19,7 @@ from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.text import counted, counted_doing, listed
-from vitmed.core.text_files import MISSING
+from vitmed.core.text_files import BLANKS, MISSING
 from vitmed.data.tables import LABEL_NAMES, Table
 
 CLEAR = 0.9  # share of numbers, or of 1 and 0, in a column from which another cell looks like a mistake
@@ -76,8 +76,8 @@ class Labels:
 
 
 def number_in(cell: str) -> float | None:
-    """The number in a cell, NaN for an empty one; None for anything else."""
-    if cell.lower() in MISSING:
+    """The number in a cell, NaN for an empty one, also for `none` and `-`; None for anything else."""
+    if cell.lower() in BLANKS:
         return math.nan
     with contextlib.suppress(ValueError):
         return float(cell) if "_" not in cell else None
@@ -226,7 +226,8 @@ def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> 
     without = next((i for i in bit_columns(table, named)[0] if [*columns] != [i]), None)
     used, columns = tuple(columns), [i for i in columns if i != without]
     values = np.stack([cells_of_finding(table, i) for i in columns], axis=1)  # (R, F): 1, 0, -1, NaN for empty
-    notes = []
+    one_each = len(columns) > 1 and not request.outputs and (values >= 0).all() and (values.sum(axis=1) == 1).all()
+    notes = [f"{table.file}: each row has one finding; if they are classes, name it in a column label"] * bool(one_each)
     if without is not None:
         values[(cells_of_finding(table, without) == 1)[:, None] & np.isnan(values)] = 0
         notes.append(f"{table.file}: {table.header[without]!r} is no finding; where it is 1, empty cells mean absent")

@@ -13,7 +13,8 @@ from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
-from vitmed.core.text import counted_doing, lines_of, listed
+from vitmed.core.text import counted_doing, lines_of, listed, one_spelling
+from vitmed.core.text_files import BLANKS
 from vitmed.data import label_kinds
 from vitmed.data.folders import class_names, image_names, import_fix, labels_fix, split_folders, split_of, subfolders
 from vitmed.data.label_kinds import BAR, MANY_VALUES, LabelRequest, Labels, number_in
@@ -178,8 +179,9 @@ def further_columns(
     further = [i for i, name in names if not name.startswith((PROB, LOGIT))]
     cells = [table.rows[rows[i]] if i in rows else [""] * len(table.header) for i in range(len(paths))]
     columns = {table.header[i]: tuple(line[i].strip() for line in cells) for i in further}
-    patients = () if group is None else tuple(line[group].strip() for line in cells)
-    return columns, patients if any(patients) else None, [*table.notes, *notes]
+    people = [] if group is None else [line[group].strip() for line in cells]
+    patients, joined = one_spelling(["" if cell.lower() in BLANKS else cell for cell in people], "patient", paths)
+    return columns, patients if any(patients) else None, [*table.notes, *notes, *joined]
 
 
 def _rows_by_image(

@@ -23,10 +23,11 @@ FEW = 5  # fewer ids may mean something else, such as a magnification or a batch
 NO_PERSON = {
     *("x", "y", "z", "t", "ch", "w", "im", "img", "pic", "dsc", "roi", "fov", "fig", "fr", "sl", "se", "ser", "scn"),
     *("ct", "mr", "mri", "us", "cr", "dx", "xr", "pet", "oct", "cxr", "vol", "day", "run", "ep", "hr", "id", "no"),
-    *("nr", "idx", "aug"),
+    *("nr", "idx", "aug", "sub", "pat", "pt"),  # the last three have a shape of their own
 }
 DATE = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:\d{4}|\d{6})?")  # perhaps with the time
 WORDS = "patient|person|subject|subj|sub|pat|pt|case|donor|participant|proband|mouse|animal"
+NO_HEX = r"(?![\da-f]*[a-f]\d[\da-f]*(?![\da-z]))"  # patient_1a2b and patient_1c9d are not patient 1
 
 AS_ORIGINALS = "as originals of augmented copies"
 PEOPLE = re.compile(
@@ -152,7 +153,7 @@ SHAPES = (
     Shape(r"(TCGA-[A-Z0-9]{2}-[A-Z0-9]{4})"),  # barcode of The Cancer Genome Atlas
     Shape(r"(\d{3}_S_\d{4})"),  # ADNI
     Shape(r"(?:^|/)(sub-[A-Za-z0-9]+)[_/]"),  # Brain Imaging Data Structure
-    Shape(rf"(?i)(?:^|[/_\-. ])((?!patch)(?:{WORDS})[ _\-.]?(?:id)?[ _\-.]?[a-z]{{0,2}}\d+)"),
+    Shape(rf"(?i)(?:^|[/_\-. ])((?!patch)(?:{WORDS})[ _\-.]?(?:id)?[ _\-.]?[a-z]{{0,2}}\d+){NO_HEX}"),
     Shape(_folders, shared=0.5, plain=True),
     Shape(r"(?:^|/)([^/]*\d)(?:[_-](?i:left|right|od|os|l|r)|[LR])\.[^/]*$", shared=0.5),  # eyes, knees
     Shape(_names, shared=0.5, plain=True),

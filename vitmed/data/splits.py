@@ -18,7 +18,8 @@ import numpy as np
 from vitmed.core.config import DataConfig, PretrainDataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
-from vitmed.core.text import counted, counted_doing, lines_of, listed, quoted
+from vitmed.core.text import counted, counted_doing, lines_of, listed, one_spelling, quoted
+from vitmed.core.text_files import BLANKS
 from vitmed.data.folders import SPLITS, image_names, split_folders, split_of
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import number_in
@@ -123,7 +124,10 @@ def held_out(config: DataConfig, ordinal: Sequence[str] = ()) -> tuple[Sample, .
 def site_names(config: DataConfig, ordinal: Sequence[str] = ()) -> list[str]:
     """The values of `data.sites` where folds divide, sorted: a fold each. Arguments and errors: as `make_splits`."""
     images = _listed(config, ordinal)
-    return sorted(set(_site_cells(images, images.samples["train" if "train" in images.samples else ALL], config)))
+    samples = images.samples["train" if "train" in images.samples else ALL]
+    if config.hold_out is not None:  # it may take a whole site
+        samples = split_off(images, samples, config.hold_out, config.split_seed, "test")[1]
+    return sorted(set(_site_cells(images, samples, config)))
 
 
 def _listed(config: DataConfig, ordinal: Sequence[str]) -> Splits:
@@ -179,9 +183,10 @@ def with_copies(images: Splits, ready: bool, cache: bool) -> Splits:
     first = first_copies(images.root, paths, ImageCache(keep=cache, warns=False)).tolist()
     if not (copies := sum(i != k for k, i in enumerate(first))):
         return images
-    are = counted_doing(copies, "image", "is a byte for byte copy", "are byte for byte copies")
+    are = counted_doing(copies, "image", "is a byte for byte copy", "are byte for byte copies") + " of another; copies"
+    where = " in train" * (ALL not in images.samples)  # the others stay where the folders or the table put them
     first_of = {path: paths[i] for path, i in zip(paths, first, strict=True)}
-    return replace(images, copies=first_of, notes=(*images.notes, f"{are} of another; copies are kept in one split"))
+    return replace(images, copies=first_of, notes=(*images.notes, f"{are}{where} are kept in one split"))
 
 
 def _split(images: Splits, config: DataConfig) -> tuple[dict[str, Samples], dict[str, str]]:
@@ -228,16 +233,21 @@ def _split(images: Splits, config: DataConfig) -> tuple[dict[str, Samples], dict
 
 
 def _site_cells(images: Splits, samples: Samples, config: DataConfig) -> list[str]:
-    """The site of each sample. Raises UsageError for an unknown column, DataError for an image with an empty cell."""
+    """The site of each sample. Raises UsageError: no such column; DataError: no site, or a site in two spellings."""
     if config.sites not in images.columns:
         have = f"; the others are {', '.join(images.columns)}" if images.columns else ""
         beside = "beside path, label, patient and split " * images.source.is_file()
         which = f"{beside}there is no column {config.sites!r} (--sites){have}"
         raise UsageError(f"{images.source}: {which}", "name a column of the table of labels (--labels TABLE)")
     column = images.columns.index(config.sites)
-    if empty := [sample.path for sample in images.every if not sample.columns[column].strip()]:
-        raise DataError(f"{images.source}: {empty[0]} has no {config.sites}", "fill the column for every image")
-    return [" ".join(sample.columns[column].split()) for sample in samples]  # one line, in messages and tables
+    if empty := [sample for sample in images.every if sample.columns[column].lower() in BLANKS]:
+        problem = f"{images.source}: {empty[0].path} has no {config.sites} ({empty[0].columns[column]!r})"
+        raise DataError(problem, "fill the column for every image, or remove the row")
+    cells = [" ".join(sample.columns[column].split()) for sample in samples]  # one line, in messages and tables
+    for site, cell in zip(one_spelling(cells, "site", cells)[0], cells, strict=True):
+        if site != cell:
+            raise DataError(f"{images.source}: {config.sites} {site!r} is also written {cell!r}", "write it in one way")
+    return cells
 
 
 def _take_site(images: Splits, samples: Samples, config: DataConfig) -> tuple[Samples, Samples, str]:
@@ -245,7 +255,7 @@ def _take_site(images: Splits, samples: Samples, config: DataConfig) -> tuple[Sa
     cells = _site_cells(images, samples, config)
     names, fold = sorted(set(cells)), config.fold or 1
     if len(names) < 2:
-        raise DataError(f"{images.source}: the column {config.sites} has one value: {names[0]}", "--folds 5")
+        raise DataError(f"{images.source}: the folds have one value of {config.sites}: {names[0]}", "--folds 5")
     if fold > len(names):
         raise UsageError(f"data.fold {fold}: the column {config.sites} has {len(names)} values", "a smaller --fold")
     taken, rest = _divide(samples, np.array([cell == names[fold - 1] for cell in cells]))

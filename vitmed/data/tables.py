@@ -19,7 +19,7 @@ from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import local_path
 from vitmed.core.text import counted_doing, listed, one_spelling
-from vitmed.core.text_files import EMPTY, MISSING, OLD, read_csv, read_text
+from vitmed.core.text_files import BLANKS, EMPTY, OLD, read_csv, read_text
 
 # The first of these names in a table is used; case, spaces and hyphens do not matter.
 _PATHS = "path file filename file_name filepath file_path image image_path image_name image_id image_index img"
@@ -73,7 +73,7 @@ class Table:
     def cells(self, column: int, what: str) -> list[str]:
         """The stripped text of a column. Raises DataError, which names the rows with an empty cell."""
         cells = [sys.intern(row[column].strip()) for row in self.rows]
-        nothing = {"label": EMPTY, "patient": MISSING}.get(what, {""})
+        nothing = {"label": EMPTY, "patient": BLANKS}.get(what, {""})
         if empty := [line for line, cell in zip(self.lines, cells, strict=True) if cell.lower() in nothing]:
             marks = [repr(mark) for mark in dict.fromkeys(cells) if mark and mark.lower() in nothing]
             without = (
@@ -130,7 +130,7 @@ def read_table(file: str | Path) -> Table:
             header = [name.strip() for name in row] if any(cell.strip() for cell in row) else None
         elif len(row) == len(header) and any(map(str.strip, row)):
             lines.append(line)
-            rows.append(row)
+            rows.append([cell.strip(" \t\u200b\u200c\u200d\ufeff") for cell in row])
         elif any(cell.strip() for cell in row):
             problem = f"{file}: line {line} has {len(row)} cells, the header {len(header)}"
             raise DataError(problem, "quote cells that hold the separator")

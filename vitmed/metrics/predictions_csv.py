@@ -9,7 +9,7 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted_doing, listed, one_spelling
-from vitmed.core.text_files import MISSING, SEPARATORS, read_csv, read_text
+from vitmed.core.text_files import BLANKS, SEPARATORS, read_csv, read_text
 from vitmed.core.upgrade import READER
 
 _PEOPLE = "patient patient_id patientid patient_nr patient_no patient_number pat_id mrn subject subject_id subjectid"
@@ -105,7 +105,7 @@ class Table:
     def patients(self) -> tuple[tuple[str, ...] | None, list[str]]:
         """The patient of each image, None where no row has one; and a note where `one_spelling` joins some."""
         ours = any(name.startswith(LOGIT) or name in RAW for name in self.header)  # where a patient may be called NA
-        names = ["" if not ours and cell.strip().lower() in MISSING else cell for cell in self.cells("group")]
+        names = ["" if not ours and cell.strip().lower() in BLANKS else cell for cell in self.cells("group")]
         if "group" not in self.header and len(several := _patient_columns(self.header)) > 1:
             return None, [f"The columns {listed(several)} may each name the patient, so none counts; call one group."]
         joined, notes = one_spelling(names, "patient", [f"row {number}" for number in self.numbers])

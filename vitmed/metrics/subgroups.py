@@ -17,7 +17,7 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
-from vitmed.core.text_files import MISSING
+from vitmed.core.text_files import BLANKS
 from vitmed.metrics import estimates, metric_table
 from vitmed.metrics.estimates import Estimate, difference, of_share
 from vitmed.metrics.intervals import Units, ratio, share
@@ -34,7 +34,6 @@ MOST = 20  # strata of a column that are reported, the largest
 SHUFFLES = 500
 PAIRS = 2**22  # pairs of patients x classes up to which AUROC is computed by pair
 EMPTY = "not stated"
-BLANKS = MISSING | {"none", "-"}  # in a column of numbers
 OF_CLASSES = ("auroc", "balanced_accuracy", "accuracy", "mcc")
 HEADLINE: dict[type[Prepared], tuple[str, ...]] = {  # the numbers of a stratum
     PreparedPredictions: OF_CLASSES,

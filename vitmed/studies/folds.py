@@ -140,13 +140,11 @@ class CrossValidation(Study[Evaluation]):
     @classmethod
     def new(cls, config: Config, folder: Path, first: Mapping[str, Any], places: Places, clock: Clock) -> Self:
         """Make a folder for the folds, with -2, -3, ... where it is there. Raises DataError for a single site."""
-        data, sites = config.data, list[str]()
-        if data.sites is not None:
-            sites = site_names(data, ordinal=config.evaluate.ordinal)
-            if len(sites) < 2:
-                raise DataError(f"{data.root}: the column {data.sites} has one value: {sites[0]}", "--folds 5")
-            say(f"a fold for each {data.sites}: {'; '.join(sites)}")
+        data = config.data
         splits = make_splits(data, ordinal=config.evaluate.ordinal)
+        sites = site_names(data, ordinal=config.evaluate.ordinal) if data.sites is not None else []
+        if sites:
+            say(f"a fold for each {data.sites}: {'; '.join(sites)}")
         for note in (note for note in splits.notes if note.startswith(TRAIN_ALONE)):
             show(note)
         made = RunFolder.create(folder.parent, folder.name)
