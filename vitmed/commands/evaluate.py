@@ -113,6 +113,7 @@ def evaluate(
     with gathering():  # the notes tell what is grave
         metrics = reporting.report_images(folder, used, predictions, baselines)
     folder = take_place(folder, run.path / name) if output is None else folder
-    if chosen.own_split == "test" and output is None and saved.path.name == run.best.name:
+    of_model = policy is saved.policy and network.precision == "fp32"  # the card describes the model as it predicts
+    if of_model and chosen.own_split == "test" and output is None and saved.path.name == run.best.name:
         write_card(run, Evaluation(predictions, metrics, folder))
     return report_evaluation(Evaluation(predictions, metrics, folder), gates)
