@@ -151,7 +151,8 @@ def table_of(path: Path) -> Path:
     if (path / PREDICTIONS).is_file():
         return path / PREDICTIONS
     if run.best.is_file():
-        if file := find_evaluation(run, "test", load_checkpoint(run.best).weights_hash):
+        saved = load_checkpoint(run.best)
+        if file := find_evaluation(run, "test", saved.weights_hash, saved.policy):
             return file
         val = quoted(path / "val")  # as of a trial of tune, which leaves the test out
         fix = f"vitmed evaluate {quoted(path)}; or, where the test is not to be read, compare {val}"
