@@ -65,8 +65,7 @@ def evaluate(
         **flags: the names in `EVALUATE_FLAGS`, such as resamples=500; default: those of the run.
 
     Raises:
-        CheckpointError, DataError, UsageError: an argument that cannot be used. GateError: a gate that is not met,
-            after the report is written.
+        CheckpointError, DataError, UsageError: an argument that cannot be used. GateError, at the end: a gate not met.
     """
     gates, checkpoint = parse_gates(fail_under), Path(checkpoint)
     check_page(flags)

@@ -76,7 +76,7 @@ def join_members(
     if licences and licences != [config.model.licence]:  # all of them hold: an expression of SPDX
         terms = "; ".join(dict.fromkeys(model.terms for model in models if model.terms)) or None
         config = with_values(config, {"model.licence": " AND ".join(licences), "model.terms": terms})
-    about = path, config, first.classes, preprocessing, splits, hashes, {}, first.versions, seen, None
+    about = path, config, first.classes, preprocessing, splits, hashes, dict[str, Any](), first.versions, seen, None
     joined = tuple(members), tuple(shares), readings, chosen
     return Ensemble(*about, hash_of_members(members, shares), fingerprints, *joined)
 
