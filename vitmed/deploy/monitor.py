@@ -48,7 +48,7 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
         of = saved.weights_hash, saved.policy
         file = next(filter(None, (find_evaluation(home, name, *of) for name in splits)), None)
         if file is None:
-            problem = f"{home.path}: holds no evaluation of {saved.path.name} by its own policy on {' or '.join(splits)}"
+            problem = f"{home.path}: holds no evaluation of {saved.path.name} by its policy on {' or '.join(splits)}"
             if saved.path.suffix == ".onnx":  # an exported model has no images
                 raise UsageError(problem, "name the run that it was exported from: vitmed monitor RUN TABLE")
             raise UsageError(problem, f"vitmed evaluate {quoted(saved.path)} --split {splits[0]} writes it")
