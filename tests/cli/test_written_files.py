@@ -22,7 +22,7 @@ from conftest import (
     listing,
 )  # fmt: skip
 
-from vitmed import evaluate, explain, predict, train
+from vitmed import evaluate, explain, export, predict, train
 from vitmed.cli.terminal import Terminal
 from vitmed.core.messages import Ui, listening, say, warn
 from vitmed.data.folders import new_outside_data
@@ -211,7 +211,7 @@ def test_names_that_are_not_utf_8_in_every_output(tmp_path: Path, monkeypatch: p
         place.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, place / os.fsdecode(b"=caf\xe9 " + file.name.encode()))
     shown = {"map_images": 0, "show_names": True, "resamples": 20, "baseline": False}
-    settings = TINY | {"epochs": 1, "sets": TINY_NETWORK} | shown
+    settings = TINY | {"epochs": 1, "sets": (*TINY_NETWORK, "model.stem=patch", "model.pool=cls")} | shown
     result = train(data, output=tmp_path / "runs", name="a", **settings)
     table = result.folder / "test" / "predictions.csv"
     read = Predictions.from_csv(table)
@@ -228,3 +228,6 @@ def test_names_that_are_not_utf_8_in_every_output(tmp_path: Path, monkeypatch: p
     one = next((data / "test").rglob("*.png"))
     assert predict(one, checkpoint=result.folder).paths == (one.as_posix(),)
     assert explain(one, checkpoint=result.folder, output=tmp_path / "maps").folder.is_dir()
+    weights = export(result.folder, to=tmp_path / "weights").file
+    assert set(json.loads((weights / "config.json").read_text(encoding="utf-8"))["label_names"]) == set(read.classes)
+    assert r"amb\udce9r" in (weights / "README.md").read_text(encoding="utf-8")

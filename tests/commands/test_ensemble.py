@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.inference.ensemble import load_ensemble
+from vitmed.inference.onnx_model import describe_export
 from vitmed.inference.open_model import open_model
 from vitmed.metrics.predictions import Predictions
 
@@ -191,7 +193,9 @@ def test_an_exported_ensemble_decides_as_the_folder_does(folds: Path, data: Path
     found = export(folds, to=tmp_path / "model.onnx")
     assert found.gate.passed
     exact = predict(images_of(data), checkpoint=folds, precision="fp32")
-    there = predict(images_of(data), checkpoint=found.file)
+    there, stated = predict(images_of(data), checkpoint=found.file), open_model(found.file).facts
+    facts = open_model(folds).facts  # a report of the file describes all models, as that of the folder
+    assert (stated["Model"], stated["Seed"]) == (facts["Model"], facts["Seed"])
     assert there.probabilities == pytest.approx(exact.probabilities, abs=1e-5)
     with pytest.raises(UsageError, match="no ensembles"):
         export(folds, to=tmp_path / "weights")
@@ -209,6 +213,9 @@ def test_runs_with_the_same_splits_are_joined(runs: list[Path], data: Path, tmp_
         assert {key: each["value"] for key, each in of_run.items()} == pytest.approx(
             {key: report["overall"][key]["value"] for key in of_run}, abs=1e-9
         )
+    stated = json.loads(text := describe_export(joined, {}))
+    assert stated["facts"]["Model"] == "the mean of 2 models (0.5 + 0.5)" and stated["record"] == {}
+    assert "two" not in re.findall(r"\w+", text)  # the name of a run
     assert len(joined.splits.samples["val"]) == len(load_checkpoint(runs[0]).splits.samples["val"])
     tested = evaluate(tmp_path / "both")
     assert tested.folder == tmp_path / "both" / "test"

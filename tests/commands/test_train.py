@@ -216,6 +216,7 @@ def test_unreadable_files_are_skipped_and_counted(tmp_path: Path, cache: bool, n
     result = train(data, output=tmp_path / "runs", sets=TINY_SETS, **settings)
     (line,) = [text for text in ui.warned if "cannot be used and are left out" in text]
     assert line.startswith("3 of 44 images") and "train 1, val 1, test 1" in line and "amber_0.png" in line
+    assert str(data) not in (result.folder / "plan.md").read_text()  # paths are relative in a run folder
     rows = (result.folder / "splits.csv").read_text().splitlines()
     assert len(rows) == 1 + 41 and not any("train/amber/amber_0.png" in row for row in rows)
     kept = json.loads((result.folder / "data_check.json").read_text())

@@ -48,6 +48,7 @@ def test_a_file_can_be_encoded_and_holds_lines_in_cells() -> None:
     data = csv_text(rows).encode("utf-8")
     read = list(csv.reader(io.StringIO(data.decode("utf-8"), newline="")))
     assert [[from_cell(cell) for cell in row] for row in read] == rows
+    assert csv_text([["a\0b"]]) == "a\ufffdb\r\n"  # a damaged file's; no program reads a table with NUL
 
 
 def test_predictions_with_such_names_read_back_exactly(tmp_path: Path) -> None:

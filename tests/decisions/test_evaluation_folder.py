@@ -14,8 +14,11 @@ from vitmed import compare, evaluate, train
 from vitmed.core.errors import DataError
 from vitmed.core.run_folder import ISSUES, RunFolder
 from vitmed.decisions.evaluation_folder import earlier_choices, find_evaluation, read_evaluation, take_place
+from vitmed.deploy.monitor import read_reference
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
+from vitmed.report.headline import known_evaluation
+from vitmed.studies.comparison import table_of
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -144,6 +147,23 @@ def test_only_evaluations_of_other_weights_or_choices_are_named(tmp_path: Path) 
     assert "other weights or another decision policy: test-2." in note
     shutil.rmtree(tmp_path / "test-2")
     assert earlier_choices(RunFolder(tmp_path), "a" * 64, None) == []
+
+
+def test_the_numbers_of_a_model_are_those_of_its_own_policy(trained: Trained, tmp_path: Path) -> None:
+    """An older evaluation at another operating point, whose decisions no prediction of the model has; and the card."""
+    run, other = RunFolder(tmp_path / "run"), {"balanced": True, "resamples": 5, "report": False}
+    shutil.copytree(trained.folder, run.path)
+    run.model_card.unlink()
+    assert evaluate(run.path, data=trained.data, **other).folder.name == "test-2"
+    assert not run.model_card.exists()
+    (run.path / "test").rename(tmp_path / "own")
+    (run.path / "test-2").rename(run.path / "test")
+    saved = load_checkpoint(run.best)
+    assert find_evaluation(run, "test", saved.weights_hash) == run.path / "test" / "predictions.csv"
+    assert find_evaluation(run, "test", saved.weights_hash, saved.policy) is known_evaluation(saved, "test") is None
+    (tmp_path / "own").rename(run.path / "test-3")
+    assert find_evaluation(run, "test", saved.weights_hash, saved.policy) == run.path / "test-3" / "predictions.csv"
+    assert read_reference(run.path, None)[0].name == table_of(run.path).parent.name == "test-3"
 
 
 def test_folders_of_somebody_else_are_passed_over(longer: Trained, tmp_path: Path) -> None:

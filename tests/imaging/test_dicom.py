@@ -378,6 +378,13 @@ def test_what_is_no_picture_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "new.dcm").write_bytes(whole.replace(b"1.2.840.10008.1.2.1\0", b"1.2.840.10008.1.2.9\0"))
     told = {"without": "", "report": "without an image", "cut": "", "text": "not a DICOM file", "head": "a DICOM file"}
     told["new"] = "does not read the syntax"
+    ds.PatientName, ds.file_meta.TransferSyntaxUID = "Doe^Jane", "1.2.840.10008.1.2.1"
+    ds.save_as(tmp_path / "long.dcm")
+    bad = bytearray((tmp_path / "long.dcm").read_bytes())
+    at = bad.index(b"\x08\0\x16\0UI")
+    bad[at + 6 : at + 8] = (len(bad) - at - 8).to_bytes(2, "little")
+    (tmp_path / "long.dcm").write_bytes(bad)  # the class of the object reaches over the name of the patient
+    told["long"] = r"a DICOM file without an image \(unknown\)"
     for name, text in told.items():
         with pytest.raises(DataError, match=rf"{name}\.dcm.*{text}"):
             read_image(tmp_path / f"{name}.dcm", window=(0.0, 1.0))

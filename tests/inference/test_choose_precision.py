@@ -138,6 +138,9 @@ def test_a_report_in_bf16_says_so_and_no_policy_rests_on_it(
     saved = load_checkpoint(folder)
     assert find_evaluation(RunFolder(folder), "val", saved.weights_hash) is None
     assert find_evaluation(RunFolder(folder), "test", saved.weights_hash) is not None
+    card = (folder / "model_card.md").read_text()
+    assert evaluate(folder, data=trained.data, precision="bf16", report=False).folder.name == "test-2"
+    assert (folder / "model_card.md").read_text() == card
 
 
 def test_evaluate_is_fp32_unless_asked(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,4 +58,5 @@ def test_the_licence_of_the_starting_weights(
     card = weights_card(saved, "first", "Compared", None)
     header = yaml.safe_load(card.split("---\n")[1])
     assert {name: header.get(name) for name in stated} == stated and words in card
+    assert "padded with black, exactly as in training" in card and "may decide otherwise" in card
     assert "/home/me" not in card and "No test of these weights is known." in card

@@ -65,8 +65,7 @@ def evaluate(
         **flags: the names in `EVALUATE_FLAGS`, such as resamples=500; default: those of the run.
 
     Raises:
-        CheckpointError, DataError, UsageError: an argument that cannot be used. GateError: a gate that is not met,
-            after the report is written.
+        CheckpointError, DataError, UsageError: an argument that cannot be used. GateError, at the end: a gate not met.
     """
     gates, checkpoint = parse_gates(fail_under), Path(checkpoint)
     check_page(flags)
@@ -113,6 +112,7 @@ def evaluate(
     with gathering():  # the notes tell what is grave
         metrics = reporting.report_images(folder, used, predictions, baselines)
     folder = take_place(folder, run.path / name) if output is None else folder
-    if chosen.own_split == "test" and output is None and saved.path.name == run.best.name:
+    of_model = policy is saved.policy and network.precision == "fp32"  # the card describes the model as it predicts
+    if of_model and chosen.own_split == "test" and output is None and saved.path.name == run.best.name:
         write_card(run, Evaluation(predictions, metrics, folder))
     return report_evaluation(Evaluation(predictions, metrics, folder), gates)

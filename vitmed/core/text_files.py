@@ -53,9 +53,9 @@ def from_cell(cell: str) -> str:
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """The text of a CSV file. Lines end in CR LF, so that a cell that holds either is quoted."""
+    """The text of a CSV file, NUL as U+FFFD. Lines end in CR LF, so that a cell that holds either is quoted."""
     stream = io.StringIO(newline="")
-    csv.writer(stream).writerows([to_cell(str(cell)) for cell in row] for row in rows)
+    csv.writer(stream).writerows([to_cell(str(cell).replace("\0", "\ufffd")) for cell in row] for row in rows)
     return stream.getvalue()
 
 

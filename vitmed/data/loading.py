@@ -294,7 +294,7 @@ def _without(splits: Splits, error: UnusableFiles) -> Splits:
     parts = ", ".join(f"{name} {count:,}" for name, count in Counter(name for name, _ in lost).items())
     warn(
         f"{len(lost):,} of {counted(error.total, 'image')} cannot be used and are left out ({parts}; --on-bad-file "
-        f"skip), the first is {next(iter(error.bad.values())).line}"
+        f"skip), the first is {next(iter(error.bad.values())).line.removeprefix(f'{splits.root}/')}"
     )
     kept = {name: tuple(s for s in part if s.path not in skipped) for name, part in splits.samples.items()}
     return replace(splits, samples=kept)

@@ -149,14 +149,17 @@ def no_report(file: Path) -> DataError:
     return DataError(f"{file}: not the metrics.json of a report", "move it away to go without it")
 
 
-def find_evaluation(run: RunFolder, split: str, weights_hash: str | None) -> Path | None:
-    """The predictions.csv of an evaluation of these weights on "val" or "test" of the run, also in `test-2`, ...; None
-    where there is none."""
+def find_evaluation(
+    run: RunFolder, split: str, weights_hash: str | None, policy: DecisionPolicy | None = None
+) -> Path | None:
+    """The predictions.csv of the oldest evaluation of these weights, and with a `policy` by it, on "val" or "test" of
+    the run, also in `test-2`, ...; None where there is none."""
     for folder in run.evaluations(split):
         with suppress(DataError, KeyError, TypeError):  # a folder that vitmed did not write
             metrics = read_metrics(folder / NUMBERS)
             who = (metrics.get("flow") or {}).get("evaluated") or {"split": split}
             fits = who["split"] == split and is_of(metrics, weights_hash) and (folder / PREDICTIONS).is_file()
+            fits = fits and (policy is None or metrics["report"]["policy"]["asked"] == policy.to_json()["asked"])
             if fits and metrics["report"].get("precision", "fp32") == "fp32":  # decisions rest on fp32 alone
                 return folder / PREDICTIONS
     return None

@@ -114,7 +114,7 @@ def _add_model(top: Path, saved: SavedModel) -> None:
     (top / "check" / f"{name}.json").write_text(text, encoding="utf-8")
     run = RunFolder(saved.path.parent)
     (top / "model" / run.config.name).write_text(without_places(saved.config).to_yaml(), encoding="utf-8")
-    if (table := find_evaluation(run, "test", saved.weights_hash)) is None:
+    if (table := find_evaluation(run, "test", saved.weights_hash, saved.policy)) is None:
         warn(f"{saved.path}: no test of it beside it, so the bundle has neither model card nor metrics")
         return
     shutil.copyfile(table.with_name(NUMBERS), top / "model" / "test" / NUMBERS)

@@ -6,7 +6,6 @@ pretrained=True)` reads, from timm 1.0.15: config.json and model.safetensors, wi
 
 import contextlib
 import io
-import json
 import logging
 import math
 import os
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, GateError, UsageError
-from vitmed.core.files import whole_file, whole_folder
+from vitmed.core.files import whole_file, whole_folder, write_json, write_text
 from vitmed.core.messages import Silent, bar, listening, say, warn
 from vitmed.core.text import counted, counted_doing, first_line, quoted
 from vitmed.data.samples import Sample, labelled_by
@@ -359,7 +358,7 @@ def write_weights(saved: Checkpoint, target: Path, root: Path) -> WeightsGate:
         raise UsageError(f"{WEIGHTS}: needs one more package", "pip install 'vitmed[weights]'") from None
     with whole_folder(target) as folder:
         config, gate = described(saved, fields), WeightsGate()
-        (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8")
+        write_json(folder / CONFIG, config)
         state = renamed(fields, saved.model().state_dict())
         (folder / WEIGHTS).write_bytes(save(state, {"format": "pt"}))  # `save_file` gives a full disk another error
         with contextlib.suppress(ImportError):
@@ -368,8 +367,7 @@ def write_weights(saved: Checkpoint, target: Path, root: Path) -> WeightsGate:
             problem = f"{target}: not written, since {gate.in_words}"
             raise GateError(problem, f"at most {MOST_APART:g} of the largest logit is expected; please report it")
         test, compared = known_evaluation(saved, "test"), gate.in_words[0].upper() + gate.in_words[1:]
-        card = weights_card(saved, target.name, compared, None if test is None else test.metrics)
-        (folder / CARD).write_text(card, encoding="utf-8")
+        write_text(folder / CARD, weights_card(saved, target.name, compared, None if test is None else test.metrics))
     if (why := stops_sharing(licence)) is not None:
         warn(f"the licence of the starting weights, {licence}, {why}: read it before you share the model")
     return gate

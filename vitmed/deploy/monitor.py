@@ -45,9 +45,10 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
         splits = ("test", "val") if split is None else (split,)
         if split not in (None, "train", "val", "test"):
             raise UsageError(f"--split {split}: a split is train, val or test", "name one of these")
-        file = next(filter(None, (find_evaluation(home, name, saved.weights_hash) for name in splits)), None)
+        of = saved.weights_hash, saved.policy
+        file = next(filter(None, (find_evaluation(home, name, *of) for name in splits)), None)
         if file is None:
-            problem = f"{home.path}: holds no evaluation of {saved.path.name} on {' or '.join(splits)}"
+            problem = f"{home.path}: holds no evaluation of {saved.path.name} by its policy on {' or '.join(splits)}"
             if saved.path.suffix == ".onnx":  # an exported model has no images
                 raise UsageError(problem, "name the run that it was exported from: vitmed monitor RUN TABLE")
             raise UsageError(problem, f"vitmed evaluate {quoted(saved.path)} --split {splits[0]} writes it")

@@ -136,11 +136,14 @@ def _head(path: Path, stream: BinaryIO, tags: list[str] | None = None) -> tuple[
 
     head: Any = dcmread(stream, stop_before_pixels=True, specific_tags=tags)  # type: ignore[arg-type]
     if not head.get("Rows") or not head.get("Columns"):
-        name = getattr(head.get("SOPClassUID"), "name", None) or head.get("Modality") or "unknown"
-        raise DataError(f"{path}: a DICOM file without an image ({name})", "remove it")
+        name = str(getattr(head.get("SOPClassUID"), "name", None) or head.get("Modality") or "")
+        name = name if name.isprintable() else ""  # a damaged length reads on into the name of the patient
+        raise DataError(f"{path}: a DICOM file without an image ({name or 'unknown'})", "remove it")
     mode = str(head.get("PhotometricInterpretation", "")).strip().upper()
     if mode not in (*GREY, "PALETTE COLOR", "RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT"):
-        raise DataError(f"{path}: photometric interpretation {mode!r}, which vitmed does not read", "export it as RGB")
+        raise DataError(
+            f"{path}: photometric interpretation {mode[:16]!r}, which vitmed does not read", "export it as RGB"
+        )
     bits = int(head.get("BitsStored") or head.get("BitsAllocated") or 8)
     return head, mode, bits, max(1, int(head.get("NumberOfFrames") or 1))
 
@@ -156,7 +159,8 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
     try:
         decoder = get_decoder(syntax)
     except NotImplementedError:
-        raise DataError(f"{path}: vitmed does not read the syntax {syntax.name}", "export single frames") from None
+        name = syntax.name if syntax.is_valid else "of a damaged header"
+        raise DataError(f"{path}: vitmed does not read the syntax {name}", "export single frames") from None
     plugins = DECODERS.get(syntax, decoder.available_plugins)
     plugin = next((name for name in plugins if name in decoder.available_plugins), "")
     if not plugin and (syntax.is_encapsulated or not decoder.is_available):

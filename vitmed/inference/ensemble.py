@@ -39,15 +39,14 @@ class Ensemble(SavedModel):
     readings: tuple[int, ...] = ()  # which of the readings of `preprocessing` each member takes
     chosen: dict[str, Any] = field(default_factory=dict)  # how they were chosen, and what that is known to cost
 
-    @property
-    def facts(self) -> dict[str, str]:
-        """What a report says of the models."""
+    def __post_init__(self) -> None:
         shares = " + ".join(f"{share:.3g}" for share in self.shares)
-        return {
+        facts = {
             "Model": f"{MEAN}{counted(len(self.members), 'model')} ({shares})",
             "Model choice": self.chosen.get("words", ""),
             "Seed": ", ".join(str(seed) for seed in dict.fromkeys(member.config.train.seed for member in self.members)),
         }
+        object.__setattr__(self, "facts", facts)  # frozen; `replace` makes it anew
 
 
 def join_members(
@@ -77,7 +76,7 @@ def join_members(
     if licences and licences != [config.model.licence]:  # all of them hold: an expression of SPDX
         terms = "; ".join(dict.fromkeys(model.terms for model in models if model.terms)) or None
         config = with_values(config, {"model.licence": " AND ".join(licences), "model.terms": terms})
-    about = path, config, first.classes, preprocessing, splits, hashes, first.record, first.versions, seen, None
+    about = path, config, first.classes, preprocessing, splits, hashes, dict[str, Any](), first.versions, seen, None
     joined = tuple(members), tuple(shares), readings, chosen
     return Ensemble(*about, hash_of_members(members, shares), fingerprints, *joined)
 

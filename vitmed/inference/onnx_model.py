@@ -112,9 +112,11 @@ def describe_export(saved: SavedModel, gate: Mapping[str, Any]) -> str:
     compared."""
     config = without_places(saved.config).model_dump(mode="json")
     content = {"format": FORMAT, "version": VERSION, **about_model(saved), "bins": list(saved.splits.bins)}
+    # of an ensemble, without the names of its runs
+    facts = saved.facts and {**saved.facts, "Model choice": "each model as its run chose it"}
     content |= {"precision": "fp32", "gate": dict(gate), "config": config, "record": saved.record}
     content |= {"images_sha256": saved.hashes, "seen_sha256": list(saved.seen), "fingerprints": saved.fingerprints}
-    return json.dumps(content | {"made": saved.splits.made, "patients": saved.splits.patients})
+    return json.dumps(content | {"facts": facts, "made": saved.splits.made, "patients": saved.splits.patients})
 
 
 def file_digest(content: bytes, digest: str = UNSIGNED) -> str:
@@ -160,5 +162,6 @@ def load_onnx(path: Path) -> OnnxModel:
         hashes, fingerprints = ({name: list(part) for name, part in each.items()} for each in digests)
         record, versions, gate = (dict(content[key]) for key in ("record", "versions", "gate"))
         seen, policy = tuple(content["seen_sha256"]), policy_of(content["policy"], classes)
+        facts = dict(content.get("facts", {}))  # of vitmed 0.2.0: none
         about = path, config, classes, how, splits, hashes, record, versions, seen, policy, content["weights_sha256"]
-        return OnnxModel(*about, fingerprints, content["precision"], gate, session)
+        return OnnxModel(*about, fingerprints, content["precision"], gate, session, facts=facts)

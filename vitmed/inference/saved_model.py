@@ -56,11 +56,8 @@ class SavedModel:
     policy: DecisionPolicy | None = field(default=None, repr=False)
     weights_hash: str = ""  # sha256 of the weights, which every evaluation of them states
     fingerprints: Hashes = field(default_factory=dict, repr=False)  # of `data.duplicates`
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """What a report says of the model otherwise than `report.evaluate.facts`."""
-        return {}
+    # what a report of an ensemble says otherwise than `report.evaluate.facts`
+    facts: dict[str, str] = field(default_factory=dict, repr=False, kw_only=True)
 
     def data_root(self, fix: str = "name its current place: --data DIR") -> Path:
         """The data folder of the run. Raises DataError if it is missing; `fix` says how to name another place."""

@@ -30,7 +30,6 @@ from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import thumbnail
 from vitmed.imaging.window import file_window_index, limits_text
-from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.saved_model import Network, SavedModel
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index, target_of
 from vitmed.metrics.predictions_csv import WRITTEN
@@ -66,7 +65,7 @@ def settings_and_policy(
     count = len(saved.splits.samples.get("train", ()) if named else saved.hashes.get("train", ()))
     batch = saved.config.train.batch_size * saved.config.train.accumulate
     seen = (record.get("step") or 0) * batch
-    timed = saved.config.train.time is not None and not isinstance(saved, Ensemble)
+    timed = saved.config.train.time is not None
     if timed and record.get("step") is not None and record.get("epoch") == 1 and seen + batch <= count:
         untrained = (
             f"The time ended training within its first pass: the network has learned from {seen:,} of {count:,} "

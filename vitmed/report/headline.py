@@ -33,8 +33,8 @@ class Evaluation:
 
 
 def known_evaluation(saved: SavedModel, split: str) -> Evaluation | None:
-    """The complete evaluation of a split that the run folder holds of these weights; None where there is none."""
-    file = find_evaluation(RunFolder(saved.path.parent), split, saved.weights_hash)
+    """The complete evaluation of a split that the run folder holds of this model, as it decides; None without."""
+    file = find_evaluation(RunFolder(saved.path.parent), split, saved.weights_hash, saved.policy)
     if file is None:
         return None
     found = read_evaluation(file)

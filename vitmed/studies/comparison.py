@@ -151,11 +151,12 @@ def table_of(path: Path) -> Path:
     if (path / PREDICTIONS).is_file():
         return path / PREDICTIONS
     if run.best.is_file():
-        if file := find_evaluation(run, "test", load_checkpoint(run.best).weights_hash):
+        saved = load_checkpoint(run.best)
+        if file := find_evaluation(run, "test", saved.weights_hash, saved.policy):
             return file
         val = quoted(path / "val")  # as of a trial of tune, which leaves the test out
         fix = f"vitmed evaluate {quoted(path)}; or, where the test is not to be read, compare {val}"
-        raise DataError(f"{path}: has no evaluation of its best.pt on its test", fix)
+        raise DataError(f"{path}: has no evaluation of its best.pt by its own policy on its test", fix)
     if (path / "test" / PREDICTIONS).is_file():  # of folds, or of a run without a network
         return path / "test" / PREDICTIONS
     raise DataError(f"{path}: has no {PREDICTIONS}, nor test/{PREDICTIONS}", "name a predictions.csv, report or run")

@@ -203,7 +203,7 @@ class CrossValidation(Study[Evaluation]):
         tested = []
         for run in self.done():
             saved = load_checkpoint(run.best)
-            table = find_evaluation(run, "test", saved.weights_hash)
+            table = find_evaluation(run, "test", saved.weights_hash, saved.policy)
             if table is None:
                 problem = f"{run.path}: has no evaluation of its best.pt on its test"
                 raise CheckpointError(problem, f"vitmed evaluate {quoted(run.path)}")

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 
-from vitmed.deploy.http.app import WAIT, Batcher
+from vitmed.core.errors import UsageError
+from vitmed.deploy.http.app import WAIT, Batcher, Service
+from vitmed.deploy.http.limits import Limits
+
+
+def test_a_name_that_json_cannot_hold_is_refused_before_the_first_request() -> None:
+    model: Any = SimpleNamespace(saved=SimpleNamespace(classes=("weiblich", "m\udce4nlich"), path="best.pt"))
+    with pytest.raises(UsageError, match=r"best\.pt: a class has a name that is not UTF-8"):
+        Service(model, Limits())
 
 
 def test_a_batch_waits_for_images_on_the_way_but_not_for_long() -> None:

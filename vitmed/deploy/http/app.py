@@ -115,6 +115,10 @@ class Service:
     """
 
     def __init__(self, model: Model, limits: Limits, scores: ScoreLog | None = None, batch: int | None = None):
+        names = "".join(model.saved.classes)
+        if names.encode(errors="ignore").decode() != names:
+            problem = f"{model.saved.path}: a class has a name that is not UTF-8, which no answer in JSON can hold"
+            raise UsageError(problem, "rename the folder of its images, and train again")
         self.model, self.limits, self.load, self.scores = model, limits, Load(limits), scores
         self.about, self.hash = content.model_card(model), ModelHash(weights_sha256=model.saved.weights_hash)
         self.counters = Counters(self.hash.weights_sha256, __version__, lambda: self.load.images)

@@ -90,7 +90,7 @@ class Number(BaseModel):
 
 
 class Headline(BaseModel):
-    """The first numbers of the newest evaluation on the held-out test of the run."""
+    """The first numbers of the oldest evaluation on the run's held-out test by the decision policy of the model."""
 
     images: int
     patients: int | None
@@ -153,7 +153,7 @@ def _decides(policy: DecisionPolicy | None) -> str | None:
 
 
 def _headline(saved: SavedModel) -> Headline | None:
-    file = find_evaluation(RunFolder(saved.path.parent), "test", saved.weights_hash)
+    file = find_evaluation(RunFolder(saved.path.parent), "test", saved.weights_hash, saved.policy)
     if file is None:
         return None
     from vitmed.report.results import Results
