@@ -122,6 +122,19 @@ def test_a_bare_name_is_enough_where_it_is_unique(root: Path, tmp_path: Path) ->
     assert f"1 row matches no image below {root}, or several:" in message and f"line 63: {both}" in message
 
 
+def test_a_path_below_the_data_folder_and_below_that_of_the_table_is_refused(root: Path) -> None:
+    """Which of a/i0.png and b/a/i0.png the table in b/ means, nobody knows; in the data folder it means the first."""
+    (root / "b" / "a").mkdir()
+    (root / "b" / "a" / "i0.png").touch()
+    rows = [["path", "label"], ["a/i0.png", "x"], *([f"{k}/i{i}.png", k] for k in "ab" for i in range(5, 9))]
+    message = told(root, labels=table(root / "b" / "t.csv", rows))
+    assert "line 2: a/i0.png matches 2 images: a/i0.png, b/a/i0.png" in message
+    assert f"use paths relative to {root}, with the table there" in message
+    rows[1][1] = "a"
+    found = samples(split(root, labels=table(root / "t.csv", rows)))
+    assert len(found) == 9 and found["a/i0.png"][0] == "a"
+
+
 def test_what_matches_on_neither_side_is_named(root: Path, tmp_path: Path) -> None:
     rows = [["path", "patient"], *([p, patient(p)] for p in paths(root)[7:]), ["gone/1.png", "P1"]]
     message = told(root, groups=table(tmp_path / "t.csv", rows))

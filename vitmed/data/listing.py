@@ -199,7 +199,7 @@ def _rows_by_image(
     if missing and labels is not None:
         match, lines = counted_doing(len(missing), "row", "matches", "match"), lines_of([*table.notes, *missing])
         problem = f"{table.file}: {match} no image below {root}, or several:\n{lines}"
-        raise DataError(problem, f"use paths relative to {root} or to the table, or remove the rows")
+        raise DataError(problem, f"use paths relative to {root}, with the table there, or remove the rows")
     return dict(sorted(rows.items()))
 
 

@@ -142,7 +142,8 @@ def read_table(file: str | Path) -> Table:
 
 
 def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], Sequence[int]]:
-    """A function that finds the index of the image for a cell of a table; several where they share the file name.
+    """A function that finds the index of the image for a cell of a table; several where they share the file name
+    or the cell means one below the root and another below the table's folder.
 
     The cell is a path relative to the data root or to the table's folder, with / or \\; or a file name, with or without
     suffix, that only one image has.
@@ -164,12 +165,10 @@ def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], S
     def find(cell: str) -> Sequence[int]:
         cell = _plain(cell)
         path = posixpath.normpath(cell.replace("\\", "/"))
-        if (name := cell if cell in index else path) in index:
-            return [index[name]]
         whole = posixpath.normpath(posixpath.join(folder, path))
         below = [whole[len(top) + 1 :] for top in roots if whole.startswith(top + "/")]
-        image = next((index[name] for name in below if name in index), None)
-        return by_name().get(path, ()) if image is None else [image]
+        found = {index[name] for name in (cell if cell in index else path, *below) if name in index}
+        return sorted(found) or by_name().get(path, ())
 
     return find
 
