@@ -5,8 +5,7 @@ library reads them. Its filters are not enough: `tarfile.data_filter` allows lin
 and `zipfile` has no filter (docs/libraries.md).
 
 MedMNIST: `{train,val,test}_images`, (N, H, W) or (N, H, W, 3) uint8, and `{train,val,test}_labels`: (N, 1) or (N,)
-integers, which are classes, or floats, a number (few different whole ones: classes); or (N, F) findings: 1, 0, or -1
-where not known.
+integers or a few whole floats, which are classes, or other floats, a number; or (N, F) findings: 1, 0, -1 (not known).
 
 CIFAR-10: https://www.cs.toronto.edu/~kriz/cifar.html. A record of the binary version is one label byte and 3 planes of
 32 x 32, red, green, blue. IDX: two zero bytes, the type (8: uint8), the number of dimensions, each dimension as four

@@ -142,8 +142,7 @@ def read_table(file: str | Path) -> Table:
 
 
 def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], Sequence[int]]:
-    """A function that finds the index of the image for a cell of a table; several where they share the file name
-    or the cell means one below the root and another below the table's folder.
+    """A function that finds the index of the image that a cell of a table means, or of all that it may mean.
 
     The cell is a path relative to the data root or to the table's folder, with / or \\; or a file name, with or without
     suffix, that only one image has.
