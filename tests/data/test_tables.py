@@ -197,6 +197,18 @@ def test_a_table_of_labels(root: Path, tmp_path: Path) -> None:
     assert splits.counts("test") == [3, 3, 3]
 
 
+def test_the_column_of_labels_is_named_where_there_are_several(root: Path, tmp_path: Path) -> None:
+    """As in ISIC 2020, whose classes are those of benign_malignant."""
+    columns = {"benign_malignant": lambda p: p[0], "target": lambda p: p[0] == "b"}
+    file = labels(tmp_path / "t.csv", root, "image_name,diagnosis", **columns)
+    found = split(root, labels=file)
+    told = f"{file}: the labels are of 'diagnosis', not target; to take another, rename 'diagnosis'"
+    assert found.classes == ("0", "1", "2") and found.notes == (told,)
+    found = split(root, labels=file, card="isic_2020")
+    assert found.classes == ("a", "b") and found.notes == ()
+    assert split(root, labels=labels(file, root, "path,label", age=patient)).notes == ()
+
+
 @pytest.mark.parametrize("name", ["label", "Class", "diagnosis", "target", "dx"])
 def test_names_of_the_label_column(root: Path, tmp_path: Path, name: str) -> None:
     assert split(root, labels=labels(tmp_path / "t.csv", root, f"image,{name}")).classes == ("0", "1", "2")
@@ -211,6 +223,9 @@ def test_patients_and_splits_of_the_table(root: Path, tmp_path: Path) -> None:
     assert splits.groups()["train"] | splits.groups()["val"] == {f"P{i}" for i in (0, 1, 3, 4, 6, 7, 9)}
     over = split(root, labels=file, group_regex=r"(\d)\.png", allow_leakage=True)
     assert over.patients == "from the file paths (--group-regex)" and over.columns == ("patient",)
+    file.write_text(file.read_text().replace("patient", "group"))  # a name of predictions.csv
+    over = split(root, labels=file, group_regex=r"(\d)\.png", allow_leakage=True)
+    assert over.patients == "from the file paths (--group-regex)" and over.columns == ()  # and no error
 
 
 @pytest.mark.parametrize("name", ["Patient Nr.", "patient-no", "MRN", "Pat ID", "subject"])
@@ -237,6 +252,13 @@ def test_split_folders_count_where_the_table_says_nothing(root: Path, tmp_path: 
     rows = [["path", "label"], *([p, str(int(p.partition("/i")[2][:-4]) % 2)] for p in paths(root))]
     splits = split(root, labels=table(tmp_path / "t.csv", rows))
     assert all(s.path.startswith("test/") for s in splits.samples["test"]) and splits.counts("test") == [15, 15]
+    (root / "more").mkdir()  # one image elsewhere, and the folders state no split any more
+    (root / "test" / "i0.png").rename(root / "more" / "i0.png")
+    rows[1][0] = "more/i0.png"
+    mixed = split(root, labels=table(tmp_path / "t.csv", rows))
+    told = f"{tmp_path / 't.csv'} has no column split: images of folders of test, train are mixed and divided anew"
+    assert mixed.notes == (told,) and any(s.path.startswith("train/") for s in mixed.samples["test"])
+    assert split(root, labels=tmp_path / "t.csv", resplit=True).notes == ()
 
 
 def test_images_that_all_lie_below_train_are_divided(root: Path, tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     own_groups = request.data.group_regex is None and request.data.groups is None  # else they are a further column
     if of_run := _is_of_run(table, request):
         own_groups = own_groups and any(row[OF_RUN.index("group")] for row in table.rows)
+        note = f"{file}: the splits of this run count, not --split-column {split_name}"
+        table = replace(table, notes=(*table.notes, *[note] * (split_name is not None)))
         card = split_name = None  # the columns have other names
     path = table.required(table.find(PATH_NAMES, card), "path of an image", PATH_NAMES)
     label, usual = table.find(LABEL_NAMES, card), table.find(SPLIT_COLUMN_NAMES)
@@ -60,10 +62,13 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     if of_run:
         label, others = OF_RUN.index("class"), [i for i in others if i >= len(OF_RUN)]
     read = label_kinds.read_targets(table, label, others, request)
-    further = [i for i in others if i not in read.used]
+    further = [i for i in others if i not in read.used and (own_groups or table.header[i] != "group")]  # overridden
     columns = tuple(table.header[i] for i in further)
     _refuse_taken(table, columns, read, label)
     row_of, notes = _rows_by_image(table, path, root, paths, read.used), [*table.notes, *read.notes]
+    rivals = [name for name in columns if name.lower().replace(" ", "_") in LABEL_NAMES]
+    if rivals and not of_run and (name := table.header[read.used[0]]).lower() in LABEL_NAMES:  # else a card names it
+        notes.append(f"{file}: the labels are of {name!r}, not {listed(rivals)}; to take another, rename {name!r}")
     rows = {image: row for image, row in row_of.items() if read.strata[row] >= 0}
     if left := len(paths) - len(row_of):
         lack = "are not in" if root else "have no label in"
@@ -96,7 +101,7 @@ def _is_of_run(table: Table, request: LabelRequest) -> bool:
     if table.header[: len(OF_RUN)] != OF_RUN:
         return False
     if request.data.divided:
-        fix = "--set data.folds=null --set data.fold=null, which repeats its split; or name another table"
+        fix = "omit --folds, --fold and --sites (--set data.folds=null --set data.fold=null); or name another table"
         raise UsageError(f"{table.file}: the splits.csv of a run states one split, so it has no folds", fix)
     if request.kind == "findings" or any("|" in row[OF_RUN.index("class")] for row in table.rows):
         problem = f"{table.file}: the splits.csv of a run names the findings of an image, not which are not known"
@@ -297,9 +302,12 @@ def list_by_table(
     if extra := sorted(set(table.classes) - set(classes or table.classes)):
         problem = f"{file}: class {listed([*map(repr, extra)])} is not one of the classes {listed(classes or ())}"
         raise DataError(problem, "rename them, or remove their rows")
-    images = table.samples.get(ALL, ())
+    images = () if request.data.resplit else table.samples.get(ALL, ())
     splits = [split_of(sample.path.partition("/")[0]) for sample in images]
     if images and None not in splits and set(splits) != {"train"}:
         of_folders = by_split(images, [str(split) for split in splits])
         table = replace(table, samples=of_folders, made=dict.fromkeys(of_folders, "folders"))
+    elif len(mixed := {*filter(None, map(split_of, {n for s in images for n in s.path.split("/")[:-1]}))}) > 1:
+        note = f"{file} has no column split: images of folders of {listed(sorted(mixed))} are mixed and divided anew"
+        table = replace(table, notes=(*table.notes, note))
     return ordered(table, classes) if classes else table.changed(lambda sample: sample)
