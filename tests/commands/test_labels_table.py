@@ -17,10 +17,8 @@ from label_sets import FINDINGS
 
 from vitmed import evaluate, train
 from vitmed.core.base_models import Target
-from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data.samples import labelled_by
-from vitmed.data.splits import make_splits
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
@@ -285,8 +283,6 @@ def test_a_fold_is_repeated_as_the_split_that_it_was(run: TrainResult, tmp_path:
     with pytest.raises(UsageError, match="so it has no folds") as error:
         train(data, labels=options["labels"], sites="site", output=tmp_path)
     assert "omit --folds, --fold and --sites" in error.value.fix
-    asked = DataConfig(root=str(data), labels=str(options["labels"]), split_column="nonsense")
-    assert any("the splits of this run count, not --split-column nonsense" in note for note in make_splits(asked).notes)
     again = train(data, config=file, sets=["data.folds=null", "data.fold=null"], **options).folder
     assert (again / "splits.csv").read_text() == (run.folder / "splits.csv").read_text()
     first, second = (torch.load(folder / "last.pt")["weights"] for folder in (run.folder, again))

@@ -44,8 +44,6 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     own_groups = request.data.group_regex is None and request.data.groups is None  # else they are a further column
     if of_run := _is_of_run(table, request):
         own_groups = own_groups and any(row[OF_RUN.index("group")] for row in table.rows)
-        note = f"{file}: the splits of this run count, not --split-column {split_name}"
-        table = replace(table, notes=(*table.notes, *[note] * (split_name is not None)))
         card = split_name = None  # the columns have other names
     path = table.required(table.find(PATH_NAMES, card), "path of an image", PATH_NAMES)
     label, usual = table.find(LABEL_NAMES, card), table.find(SPLIT_COLUMN_NAMES)

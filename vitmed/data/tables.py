@@ -150,6 +150,7 @@ def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], S
     index = {_plain(path): i for i, path in enumerate(paths)}
     roots = [Path(os.path.abspath(root)).as_posix(), Path(os.path.realpath(root)).as_posix()]  # noqa: PTH100
     folder = Path(os.path.abspath(table)).parent.as_posix()  # noqa: PTH100
+    inner = next((f"{folder[len(top) + 1 :]}/" for top in roots if folder.startswith(top + "/")), "")
 
     @cache
     def by_name() -> dict[str, list[int]]:
@@ -164,10 +165,12 @@ def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], S
     def find(cell: str) -> Sequence[int]:
         cell = _plain(cell)
         path = posixpath.normpath(cell.replace("\\", "/"))
+        if (name := cell if cell in index else path) in index:
+            return sorted({index[name], index.get(inner + path, index[name])})
         whole = posixpath.normpath(posixpath.join(folder, path))
         below = [whole[len(top) + 1 :] for top in roots if whole.startswith(top + "/")]
-        found = {index[name] for name in (cell if cell in index else path, *below) if name in index}
-        return sorted(found) or by_name().get(path, ())
+        image = next((index[name] for name in below if name in index), None)
+        return by_name().get(path, ()) if image is None else [image]
 
     return find
 
