@@ -82,11 +82,6 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
         cells = tuple(sys.intern(table.rows[row][i].strip()) for i in further)
         label, targets = int(read.strata[row]), tuple(read.values[row].tolist())
         samples.append(Sample(paths[image], label, groups[row], cells, targets))
-    names = {*read.classes} if root and not read.outputs else set[str]()  # that folders may have as well
-    of_folder = [(s, of) for s in samples if (of := names & {*s.path.split("/")})]
-    odd = [s.path for s, of in of_folder if read.classes[s.label] not in of]
-    if odd and len(of_folder) == len(samples):  # else the folders are no classes
-        more.append(f"{file}: images in the folder of another class: {len(odd):,}, such as {odd[0]}; the table counts")
     made = {} if split is None else dict.fromkeys(words, f"table {Path(file).name}")
     known = "" if group is None else known_by_column(table.header[group], "--labels")
     classes, bins = (read.outputs, read.classes) if read.outputs else (read.classes, ())
@@ -300,6 +295,12 @@ def list_by_table(
     if extra := sorted(set(table.classes) - set(classes or table.classes)):
         problem = f"{file}: class {listed([*map(repr, extra)])} is not one of the classes {listed(classes or ())}"
         raise DataError(problem, "rename them, or remove their rows")
+    names = set[str]() if table.bins else {*table.classes}  # that folders may have as well
+    of_folder = [(s, of) for s in table.every if (of := names & {*s.path.split("/")})]
+    odd = [s.path for s, of in of_folder if table.classes[s.label] not in of]
+    if odd and len(of_folder) == len(table.every):  # else the folders are no classes
+        note = f"{file}: images in the folder of another class: {len(odd):,}, such as {min(odd)}; the table counts"
+        table = replace(table, notes=(*table.notes, note))
     images = () if request.data.resplit else table.samples.get(ALL, ())
     splits = [split_of(sample.path.partition("/")[0]) for sample in images]
     if images and None not in splits and set(splits) != {"train"}:

@@ -168,9 +168,8 @@ def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], S
         if (name := cell if cell in index else path) in index:
             return sorted({index[name], index.get(inner + path, index[name])})
         whole = posixpath.normpath(posixpath.join(folder, path))
-        below = [whole[len(top) + 1 :] for top in roots if whole.startswith(top + "/")]
-        image = next((index[name] for name in below if name in index), None)
-        return by_name().get(path, ()) if image is None else [image]
+        found = [index[name] for top in roots if (name := whole.removeprefix(f"{top}/")) in index]
+        return found[:1] or by_name().get(path, ())
 
     return find
 
