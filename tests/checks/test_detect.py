@@ -209,8 +209,17 @@ def test_numbers_are_checked(tmp_path: Path) -> None:
     assert lowest == sorted(lowest)
     assert not {"one_class", "small_class", "missing_class", "too_small_class"} & set(codes(found))
     whole = drawn(tmp_path / "whole", ["label"], [[i] for i in range(30)])
-    assert "too_small_class" in codes(checked(whole, tmp_path))
+    (few,) = [problem for problem in checked(whole, tmp_path).problems if problem.code == "too_small_class"]
+    assert few.fix.startswith("--target number if the labels are a number")
     assert not checked(whole, tmp_path, target="number").count("error")
+
+
+def test_ranges_of_a_number_are_no_classes_that_few_patients_tell_apart(tmp_path: Path) -> None:
+    """A patient has one age, so no range shares a patient with another: 24 patients in 10 ranges are no 2 classes."""
+    rows = [[f"P{i // 5}", 20.5 + i // 5 if i < 60 else 40 + i // 5] for i in range(120)]
+    folder = drawn(tmp_path / "set", ["patient", "label"], rows)
+    found = codes(checked(folder, tmp_path, target="number"))
+    assert "class_of_few_patients" in found and "class_is_patient" not in found
 
 
 @pytest.mark.parametrize("fields", [{"target": "grades"}, {"target": "number"}, {}])

@@ -280,6 +280,9 @@ def test_a_fold_is_repeated_as_the_split_that_it_was(run: TrainResult, tmp_path:
     options: dict[str, object] = {"labels": str(run.folder / "splits.csv"), "output": tmp_path}
     with pytest.raises(UsageError, match="states one split, so it has no folds"):
         train(data, config=file, **options)
+    with pytest.raises(UsageError, match="so it has no folds") as error:
+        train(data, labels=options["labels"], sites="site", output=tmp_path)
+    assert "omit --folds, --fold and --sites" in error.value.fix
     again = train(data, config=file, sets=["data.folds=null", "data.fold=null"], **options).folder
     assert (again / "splits.csv").read_text() == (run.folder / "splits.csv").read_text()
     first, second = (torch.load(folder / "last.pt")["weights"] for folder in (run.folder, again))

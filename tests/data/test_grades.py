@@ -63,6 +63,8 @@ def test_folders_of_grades(tmp_path: Path) -> None:
     assert make_splits(DataConfig(root=str(root))).classes == ("KL0", "KL10", "KL2")
     assert grade_order(["0", "-1", "1"], (), "x") == ("-1", "0", "1")  # a sign, and not the hyphen of grade-1
     assert grade_order(["grade-2", "grade-0", "grade-1"], (), "x") == ("grade-0", "grade-1", "grade-2")
+    assert grade_order(["level 0", "level -1", "level -2"], (), "x") == ("level -2", "level -1", "level 0")
+    assert grade_order(["T -1.0", "T 0", "T -2.5"], (), "x") == ("T -2.5", "T -1.0", "T 0")
 
 
 def test_folders_of_grades_that_are_words(tmp_path: Path) -> None:
@@ -81,6 +83,8 @@ def test_folders_of_grades_that_are_words(tmp_path: Path) -> None:
     [
         (["none", "mild"], (), DataError, "the names of the grades have no order: 'mild', 'none'"),
         (["G1a", "G1b"], (), DataError, "have no order"),
+        (["z-2", "z-1", "z0"], (), DataError, "have no order: 'z-1', 'z-2', 'z0'"),  # a minus, or a hyphen?
+        (["\u22122", "\u22121", "0"], (), DataError, "have no order"),
         (["0", "1", "5"], ("0", "1", "2"), DataError, r"line 4: the grade '5' is not on the scale 0, 1, 2"),
         (["0", "1"], ("0", "1", "2"), UsageError, "no image has the grade '2'"),
     ],

@@ -305,6 +305,14 @@ def test_the_grades_of_retinamnist_and_numbers(tmp_path: Path) -> None:
     assert splits.target.kind == "number" and len(splits.samples["val"]) == 20
     for sample in splits.samples["val"]:
         assert sample.targets == (ages["val_labels"][int(Path(sample.path).stem)],)
+    years = {name: np.round(values) for name, values in ages.items()}  # whole, and 20 is no class beside 21
+    np.savez_compressed(tmp_path / "years.npz", **content | years)
+    splits = imported(tmp_path / "years.npz", tmp_path / "years", target="number")
+    assert ui.said[-1].endswith(f"--labels {tmp_path / 'years' / 'labels.csv'} --target number")
+    assert all(s.targets == (years["test_labels"][int(Path(s.path).stem)],) for s in splits.samples["test"])
+    content |= {name: content[name].astype(np.float64) for name in years}  # classes 0.0, 1.0, 2.0
+    np.savez_compressed(tmp_path / "whole.npz", **content)
+    assert imported(tmp_path / "whole.npz", tmp_path / "whole").classes == ("0", "1", "2")
 
 
 LABELS = medmnist()["train_labels"]

@@ -123,6 +123,19 @@ def test_a_bare_name_is_enough_where_it_is_unique(root: Path, tmp_path: Path) ->
     assert f"1 row matches no image below {root}, or several:" in message and f"line 63: {both}" in message
 
 
+def test_a_path_below_the_data_folder_and_below_that_of_the_table_is_refused(root: Path) -> None:
+    """Which of a/i0.png and b/a/i0.png the table in b/ means, nobody knows; in the data folder it means the first."""
+    (root / "b" / "a").mkdir()
+    (root / "b" / "a" / "i0.png").touch()
+    rows = [["path", "label"], ["a/i0.png", "x"], *([f"{k}/i{i}.png", k] for k in "ab" for i in range(5, 9))]
+    message = told(root, labels=table(root / "b" / "t.csv", rows))
+    assert "line 2: a/i0.png matches 2 images: a/i0.png, b/a/i0.png" in message
+    assert f"use paths relative to {root}, with the table there" in message
+    rows[1][1] = "a"
+    found = samples(split(root, labels=table(root / "t.csv", rows)))
+    assert len(found) == 9 and found["a/i0.png"][0] == "a"
+
+
 def test_what_matches_on_neither_side_is_named(root: Path, tmp_path: Path) -> None:
     rows = [["path", "patient"], *([p, patient(p)] for p in paths(root)[7:]), ["gone/1.png", "P1"]]
     message = told(root, groups=table(tmp_path / "t.csv", rows))
@@ -185,6 +198,18 @@ def test_a_table_of_labels(root: Path, tmp_path: Path) -> None:
     assert splits.counts("test") == [3, 3, 3]
 
 
+def test_the_column_of_labels_is_named_where_there_are_several(root: Path, tmp_path: Path) -> None:
+    """As in ISIC 2020, whose classes are those of benign_malignant."""
+    columns = {"benign_malignant": lambda p: p[0], "target": lambda p: p[0] == "b"}
+    file = labels(tmp_path / "t.csv", root, "image_name,diagnosis", **columns)
+    found = split(root, labels=file)
+    told = f"{file}: the labels are of 'diagnosis', not target; to take another, rename 'diagnosis'"
+    assert found.classes == ("0", "1", "2") and found.notes == (told,)
+    found = split(root, labels=file, card="isic_2020")
+    assert found.classes == ("a", "b") and found.notes == ()
+    assert split(root, labels=labels(file, root, "path,label", age=patient)).notes == ()
+
+
 @pytest.mark.parametrize("name", ["label", "Class", "diagnosis", "target", "dx"])
 def test_names_of_the_label_column(root: Path, tmp_path: Path, name: str) -> None:
     assert split(root, labels=labels(tmp_path / "t.csv", root, f"image,{name}")).classes == ("0", "1", "2")
@@ -199,6 +224,9 @@ def test_patients_and_splits_of_the_table(root: Path, tmp_path: Path) -> None:
     assert splits.groups()["train"] | splits.groups()["val"] == {f"P{i}" for i in (0, 1, 3, 4, 6, 7, 9)}
     over = split(root, labels=file, group_regex=r"(\d)\.png", allow_leakage=True)
     assert over.patients == "from the file paths (--group-regex)" and over.columns == ("patient",)
+    file.write_text(file.read_text().replace("patient", "group"))  # a name of predictions.csv
+    over = split(root, labels=file, group_regex=r"(\d)\.png", allow_leakage=True)
+    assert over.patients == "from the file paths (--group-regex)" and over.columns == ()  # and no error
 
 
 @pytest.mark.parametrize("name", ["Patient Nr.", "patient-no", "MRN", "Pat ID", "subject"])
@@ -225,6 +253,13 @@ def test_split_folders_count_where_the_table_says_nothing(root: Path, tmp_path: 
     rows = [["path", "label"], *([p, str(int(p.partition("/i")[2][:-4]) % 2)] for p in paths(root))]
     splits = split(root, labels=table(tmp_path / "t.csv", rows))
     assert all(s.path.startswith("test/") for s in splits.samples["test"]) and splits.counts("test") == [15, 15]
+    (root / "more").mkdir()  # one image elsewhere, and the folders state no split any more
+    (root / "test" / "i0.png").rename(root / "more" / "i0.png")
+    rows[1][0] = "more/i0.png"
+    mixed = split(root, labels=table(tmp_path / "t.csv", rows))
+    told = f"{tmp_path / 't.csv'} has no column split: images of folders of test, train are mixed and divided anew"
+    assert mixed.notes == (told,) and any(s.path.startswith("train/") for s in mixed.samples["test"])
+    assert split(root, labels=tmp_path / "t.csv", resplit=True).notes == ()
 
 
 def test_images_that_all_lie_below_train_are_divided(root: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, grouped, listed, one_spelling, quoted
 from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
 from vitmed.data.image_cache import ImageCache
-from vitmed.data.label_kinds import LabelRequest, grade_order, plain_grade
+from vitmed.data.label_kinds import LabelRequest, grade_order, number_in, plain_grade
 from vitmed.data.listing import list_by_table
 from vitmed.data.patient_names import Guess, group_word
 from vitmed.data.patients import BY_ID, DICOM, NO_ID, find_patients, groups_of, patients_of_dicom, suggest_groups
@@ -239,7 +239,9 @@ def _class_counts(contents: FolderContents, classes: Sequence[str]) -> Iterator[
             needed += sum(name not in contents.folders for name in ("val", "test"))  # which are split off
         if few := [name for name in folders if 0 < counts[split, name] < needed]:
             text = listed([f"{name!r} has {counted(counts[split, name], 'image')}" for name in few])
-            yield make("too_small_class", f"{where}class {text}, and training needs {needed} to split them", few)
+            number = contents.read and 2 * sum(number_in(name) is not None for name in folders) > len(folders)
+            fix = "--target number if the labels are a number; else add images, or remove the rows" * bool(number)
+            yield make("too_small_class", f"{where}class {text}, and training needs {needed} to split", few, fix=fix)
         if small := [name for name in folders if needed <= counts[split, name] < SMALL_CLASS]:
             text = listed([f"{counts[split, name]} of {name!r}" for name in small])
             yield make("small_class", f"{where}very few images: {text}", small)

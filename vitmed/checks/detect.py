@@ -127,7 +127,8 @@ def run_checks(
     `source`: how the patients are known, in words, or None; `splits`: where to look for shortcuts, None for everywhere;
     `read`: says what the labels are. Of findings, a family of features counts for the one that it predicts best.
     """
-    findings = read.classes if read is not None and read.target.kind == "findings" else ("",)
+    kind = "" if read is None else read.target.kind
+    findings = read.classes if read is not None and kind == "findings" else ("",)
     with bar("looking for copies", unit="steps"):
         exact_copies, near_copies = find_copies([image.record for image in images])
     copies = {"exact": _sort_copies(images, exact_copies), "near": _sort_copies(images, near_copies, near=True)}
@@ -159,10 +160,10 @@ def run_checks(
     problems = [
         *_file_problems(images),
         *copied,
-        *_patient_problems(images, source),
-        *_few_to_train(images, None if source is None else group_word(source)),
+        *(p for p in _patient_problems(images, source) if (kind, p.code) != ("number", "class_is_patient")),
+        *([] if kind == "number" else _few_to_train(images, None if source is None else group_word(source))),
         *_personal_data_problems(images),
-        *_shortcut_problems(shortcuts, "" if read is None else read.target.kind),
+        *_shortcut_problems(shortcuts, kind),
     ]
     repeated = sum(len(group) - 1 for group in exact_copies)
     parts = [Counter(images[i].split for i in group) for group in [*exact_copies, *near_copies]]
@@ -293,8 +294,6 @@ def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], unit: s
 
 def _few_to_train(images: Sequence[Image], unit: str | None) -> Iterator[Problem]:
     """Classes of which there is little to learn from, and how wide the interval of a sensitivity of 0.8 will be."""
-    if any(value not in (0, 1) for image in images for value in image.values if not math.isnan(value)):
-        return  # a number
 
     def units(of_class: Iterable[Image]) -> int:
         return len({(unit and image.group) or image.path for image in of_class})

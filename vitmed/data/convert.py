@@ -5,7 +5,7 @@ library reads them. Its filters are not enough: `tarfile.data_filter` allows lin
 and `zipfile` has no filter (docs/libraries.md).
 
 MedMNIST: `{train,val,test}_images`, (N, H, W) or (N, H, W, 3) uint8, and `{train,val,test}_labels`: (N, 1) or (N,)
-integers, which are classes, or floats, a number; or (N, F) findings: 1, 0, or -1 where not known.
+integers or a few whole floats, which are classes, or other floats, a number; or (N, F) findings: 1, 0, -1 (not known).
 
 CIFAR-10: https://www.cs.toronto.edu/~kriz/cifar.html. A record of the binary version is one label byte and 3 planes of
 32 x 32, red, green, blue. IDX: two zero bytes, the type (8: uint8), the number of dimensions, each dimension as four
@@ -36,6 +36,7 @@ from vitmed.core.files import write_text
 from vitmed.core.messages import bar
 from vitmed.core.text_files import csv_text
 from vitmed.data.folders import SPLITS, has_classes, image_names
+from vitmed.data.label_kinds import MANY_VALUES
 from vitmed.data.patients import groups_of
 from vitmed.data.thread_batches import in_threads
 
@@ -160,9 +161,12 @@ def _as_data_error(archive: Path) -> Iterator[None]:
 
 
 def labels_flag(folder: Path, source: Path) -> str:
-    """Name the flag for the labels of a folder without classes, and for the grades of MedMNIST; "" for classes."""
+    """Name the flags for the labels of a folder without classes, and for the grades of MedMNIST; "" for classes."""
     grades = " --target grades" * source.name.lower().startswith("retinamnist")  # of classes, by all but its name
-    return grades or (f" --labels {folder / LABELS}" if (folder / LABELS).is_file() else "")
+    if grades or not (table := folder / LABELS).is_file():
+        return grades
+    number = source.suffix.lower() == ".npz" and table.read_bytes().startswith(b"path,split,label\r\n")
+    return f" --labels {table}{' --target number' * number}"
 
 
 def convert(source: Path, part: Path) -> None:
@@ -297,7 +301,8 @@ def _medmnist(folder: Path, source: Path) -> PublicSet | None:
     if not have or not all((folder / f"{name}_labels.npy").is_file() for name in have):
         return None
     parts = {name: _split(folder, name, source) for name in have}
-    if all(np.all(part.labels == part.labels // 1) for part in parts.values()):
+    every = np.concatenate([part.labels.ravel() for part in parts.values()])
+    if np.all(every == every // 1) and (every.dtype.kind == "i" or len(np.unique(every)) <= MANY_VALUES):
         parts = {name: part._replace(labels=part.labels.astype(np.int64)) for name, part in parts.items()}
         for name, (_, found) in parts.items():
             if found.ndim == 1 and (found.min() < 0 or found.max() >= CLASSES):

@@ -122,7 +122,8 @@ def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tup
             problem = f"--ordinal {','.join(order)}: no image has the grade {missing[0]!r}; there are {listed(classes)}"
             raise UsageError(problem, "omit it, or correct the name")
         return tuple(dict.fromkeys(order))
-    numbers = [re.findall(r"(?:^-)?\d+(?:\.\d+)?", name) for name in classes]
+    dashes = {bool(re.search(r"(\S-|[\u2012-\u2015\u2212])\d", name)) for name in classes}  # z-1 beside z0: a minus?
+    numbers = [re.findall(r"(?:(?<!\S)-)?\d+(?:\.\d+)?", name) for name in classes if len(dashes) == 1]
     if any(len(found) != 1 for found in numbers) or len({float(found[0]) for found in numbers}) < len(classes):
         problem = f"{where}: the names of the grades have no order: {listed([*map(repr, classes)])}"
         raise DataError(problem, "name them from the lowest to the highest: --ordinal LOWEST,...,HIGHEST")

@@ -61,10 +61,13 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     if of_run:
         label, others = OF_RUN.index("class"), [i for i in others if i >= len(OF_RUN)]
     read = label_kinds.read_targets(table, label, others, request)
-    further = [i for i in others if i not in read.used]
+    further = [i for i in others if i not in read.used and (own_groups or table.header[i] != "group")]  # overridden
     columns = tuple(table.header[i] for i in further)
     _refuse_taken(table, columns, read, label)
     row_of, notes = _rows_by_image(table, path, root, paths, read.used), [*table.notes, *read.notes]
+    rivals = [name for name in columns if name.lower().replace(" ", "_") in LABEL_NAMES]
+    if rivals and not of_run and (name := table.header[read.used[0]]).lower() in LABEL_NAMES:  # else a card names it
+        notes.append(f"{file}: the labels are of {name!r}, not {listed(rivals)}; to take another, rename {name!r}")
     rows = {image: row for image, row in row_of.items() if read.strata[row] >= 0}
     if left := len(paths) - len(row_of):
         lack = "are not in" if root else "have no label in"
@@ -80,11 +83,6 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
         cells = tuple(sys.intern(table.rows[row][i].strip()) for i in further)
         label, targets = int(read.strata[row]), tuple(read.values[row].tolist())
         samples.append(Sample(paths[image], label, groups[row], cells, targets))
-    names = {*read.classes} if root and not read.outputs else set[str]()  # that folders may have as well
-    of_folder = [(s, of) for s in samples if (of := names & {*s.path.split("/")})]
-    odd = [s.path for s, of in of_folder if read.classes[s.label] not in of]
-    if odd and len(of_folder) == len(samples):  # else the folders are no classes
-        more.append(f"{file}: images in the folder of another class: {len(odd):,}, such as {odd[0]}; the table counts")
     made = {} if split is None else dict.fromkeys(words, f"table {Path(file).name}")
     known = "" if group is None else known_by_column(table.header[group], "--labels")
     classes, bins = (read.outputs, read.classes) if read.outputs else (read.classes, ())
@@ -97,7 +95,7 @@ def _is_of_run(table: Table, request: LabelRequest) -> bool:
     if table.header[: len(OF_RUN)] != OF_RUN:
         return False
     if request.data.divided:
-        fix = "--set data.folds=null --set data.fold=null, which repeats its split; or name another table"
+        fix = "omit --folds, --fold and --sites (--set data.folds=null --set data.fold=null); or name another table"
         raise UsageError(f"{table.file}: the splits.csv of a run states one split, so it has no folds", fix)
     if request.kind == "findings" or any("|" in row[OF_RUN.index("class")] for row in table.rows):
         problem = f"{table.file}: the splits.csv of a run names the findings of an image, not which are not known"
@@ -201,7 +199,7 @@ def _rows_by_image(
     if missing and labels is not None:
         match, lines = counted_doing(len(missing), "row", "matches", "match"), lines_of([*table.notes, *missing])
         problem = f"{table.file}: {match} no image below {root}, or several:\n{lines}"
-        raise DataError(problem, f"use paths relative to {root} or to the table, or remove the rows")
+        raise DataError(problem, f"use paths relative to {root}, with the table there, or remove the rows")
     return dict(sorted(rows.items()))
 
 
@@ -299,9 +297,18 @@ def list_by_table(
     if extra := sorted(set(table.classes) - set(classes or table.classes)):
         problem = f"{file}: class {listed([*map(repr, extra)])} is not one of the classes {listed(classes or ())}"
         raise DataError(problem, "rename them, or remove their rows")
-    images = table.samples.get(ALL, ())
+    names = set[str]() if table.bins else {*table.classes}  # that folders may have as well
+    of_folder = [(s, of) for s in table.every if (of := names & {*s.path.split("/")})]
+    odd = [s.path for s, of in of_folder if table.classes[s.label] not in of]
+    if odd and len(of_folder) == len(table.every):  # else the folders are no classes
+        note = f"{file}: images in the folder of another class: {len(odd):,}, such as {min(odd)}; the table counts"
+        table = replace(table, notes=(*table.notes, note))
+    images = () if request.data.resplit else table.samples.get(ALL, ())
     splits = [split_of(sample.path.partition("/")[0]) for sample in images]
     if images and None not in splits and set(splits) != {"train"}:
         of_folders = by_split(images, [str(split) for split in splits])
         table = replace(table, samples=of_folders, made=dict.fromkeys(of_folders, "folders"))
+    elif len(mixed := {*filter(None, map(split_of, {n for s in images for n in s.path.split("/")[:-1]}))}) > 1:
+        note = f"{file} has no column split: images of folders of {listed(sorted(mixed))} are mixed and divided anew"
+        table = replace(table, notes=(*table.notes, note))
     return ordered(table, classes) if classes else table.changed(lambda sample: sample)

@@ -142,7 +142,7 @@ def read_table(file: str | Path) -> Table:
 
 
 def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], Sequence[int]]:
-    """A function that finds the index of the image for a cell of a table; several where they share the file name.
+    """A function that finds the index of the image that a cell of a table means, or of all that it may mean.
 
     The cell is a path relative to the data root or to the table's folder, with / or \\; or a file name, with or without
     suffix, that only one image has.
@@ -150,6 +150,7 @@ def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], S
     index = {_plain(path): i for i, path in enumerate(paths)}
     roots = [Path(os.path.abspath(root)).as_posix(), Path(os.path.realpath(root)).as_posix()]  # noqa: PTH100
     folder = Path(os.path.abspath(table)).parent.as_posix()  # noqa: PTH100
+    inner = next((f"{folder[len(top) + 1 :]}/" for top in roots if folder.startswith(top + "/")), "")
 
     @cache
     def by_name() -> dict[str, list[int]]:
@@ -165,11 +166,10 @@ def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], S
         cell = _plain(cell)
         path = posixpath.normpath(cell.replace("\\", "/"))
         if (name := cell if cell in index else path) in index:
-            return [index[name]]
+            return sorted({index[name], index.get(inner + path, index[name])})
         whole = posixpath.normpath(posixpath.join(folder, path))
-        below = [whole[len(top) + 1 :] for top in roots if whole.startswith(top + "/")]
-        image = next((index[name] for name in below if name in index), None)
-        return by_name().get(path, ()) if image is None else [image]
+        found = [index[name] for top in roots if (name := whole.removeprefix(f"{top}/")) in index]
+        return found[:1] or by_name().get(path, ())
 
     return find
 
