@@ -18,8 +18,6 @@ from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.sample_size import Goal, area_error, in_words
-from vitmed.report.chapters import more_images
-from vitmed.report.results import Results
 
 
 def test_the_standard_error_of_an_auroc_is_hanley_and_mcneils() -> None:
@@ -183,23 +181,6 @@ def test_the_command(vitmed: Callable[..., Answer]) -> None:
     assert "--prevalence" not in said
     above = in_words(sample_size("auroc", 0.9, lower_bound=0.8, prevalence=0.1))
     assert "lies above 0.8 with a chance of about 80 %" in above[0] and "of them positive" in above[0]
-
-
-def test_the_report_says_what_the_command_says() -> None:
-    labels = np.repeat([0, 1], 50)
-    logits = np.eye(2, dtype=np.float32)[np.where(np.arange(100) % 10 == 0, 1 - labels, labels)]
-    p = Predictions(("no", "yes"), tuple(map(str, range(100))), None, labels, logits)
-    text = more_images(Results.of(evaluate_predictions(p, resamples=0)))
-    needed = sample_size("sensitivity", 0.9, half_width=0.05).counted
-    assert (
-        text is not None
-        and f"About {needed} images of this class would narrow it to 0.05" in text
-        and "With 50 images of class 'yes'" in text
-    )
-    patients = tuple(f"p{i // 5}" for i in range(100))
-    clustered = Predictions(p.classes, p.paths, patients, labels, logits)
-    more = more_images(Results.of(evaluate_predictions(clustered, resamples=0)))
-    assert more is not None and "With 50 images from 10 patients of class" in more
 
 
 def test_clustered_images_of_simulated_patients_have_the_planned_interval() -> None:

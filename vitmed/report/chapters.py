@@ -11,7 +11,7 @@ items, and what a report may contain, are in checklists.yaml; here is when it co
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +20,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.text import counted, csp_hash
+from vitmed.core.text import csp_hash
 from vitmed.inference.ensemble import MEAN
-from vitmed.metrics.sample_size import Goal, rate_ends
 from vitmed.metrics.subgroups import compared
 from vitmed.report import participant_flow
 from vitmed.report.blocks import ROWS, Block, Chapter, Document, Group, Picture, Text, html
@@ -100,7 +99,6 @@ def plots() -> dict[str, Plot]:
 
 
 FEW_PATIENTS = 50  # below, an interval by patient is wide, and a subgroup has hardly anyone
-PRECISE = 0.05  # half the width of an interval that is narrow enough for most uses
 FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 points at best
 
 
@@ -159,35 +157,8 @@ def limitations(metrics: Results) -> list[str]:
     """What a report cannot show because something is missing: sentences, the most serious first."""
     few = [f"'{c}' ({own.n:,})" for c, own in metrics.per_class.items() if 0 < own.n < FEW_IMAGES]
     context = {"few": few, "few_patients": FEW_PATIENTS, "has_subgroups": compared(metrics.subgroups)}
-    noun = "finding" if metrics.target.kind == "findings" else "class"
-    context |= {"more": more_images(metrics, noun), "noun": noun}
+    context["noun"] = "finding" if metrics.target.kind == "findings" else "class"
     return fill("limitations.txt.j2", metrics=metrics, **context).strip("\n").split("\n")
-
-
-def more_images(metrics: Results, noun: str = "class") -> str | None:
-    """With how many images the interval of the sensitivity (of the positive class, else the widest) would reach
-    `PRECISE` to either side, in a sentence, as `vitmed sample-size` computes it, with the design effect of these
-    images. None where the interval is that narrow, or unknown."""
-    if not metrics.per_class:  # of a number
-        return None
-    found = {name: entry.sensitivity for name, entry in metrics.per_class.items()}
-    reaches = {c: 0.0 if of.low is None or of.high is None else (of.high - of.low) / 2 for c, of in found.items()}
-    name = metrics.positive_class or max(metrics.finding_reports or metrics.classes, key=lambda name: reaches[name])
-    value, sample = found[name].value, metrics.sample.classes[metrics.classes.index(name)]
-    own, reach = sample.sensitivity, reaches[name]
-    if value is None or reach <= PRECISE:
-        return None
-    each = own.n / own.units  # without errors each patient counts once
-    effect = each if own.design_effect is None else max(1.0, own.design_effect)
-    needed = Goal(half_width=PRECISE).smallest(partial(rate_ends, value, each, effect))
-    if needed is None or needed <= own.units:  # the interval of so few reaches a little further than on average
-        return None
-    pairs = ((own.n, own.units), (round(needed * each), needed))
-    have, more = (f"{n:,} images" + f" from {counted(units, metrics.unit)}" * (each > 1) for n, units in pairs)
-    return (
-        f"With {have} of {noun} '{name}', the interval of its sensitivity reaches {reach:.3f} to either side on "
-        f"average. About {more} of this {noun} would narrow it to {PRECISE}, at the same sensitivity."
-    )
 
 
 class Item(Frozen):
