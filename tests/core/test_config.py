@@ -61,6 +61,16 @@ def test_other_weights_than_those_of_a_run_bring_their_own_licence_and_normalisa
     assert other.model.patch_size == 16 and "normalize" not in other.data.model_fields_set
     assert other.data.interpolation == "bicubic"  # named with them
     assert load_config(file).data.normalize == "half" and load_config(file).model.licence == "CC-BY-NC-4.0"
+    for same in ("a.pth", "none"):  # these, and none at all, expect nothing else
+        assert (
+            load_config(file, {"model.weights": str(tmp_path / same) if same != "none" else same}).data.normalize
+            == "half"
+        )
+    assert load_config(
+        file, {"model.weights": "b.pth", "data.mean": [0.5], "data.std": [0.5], "data.normalize": "given"}
+    )
+    file.write_text(file.read_text().replace("half", "image"))  # which no weights expect
+    assert load_config(file, {"model.weights": "b.pth"}).data.normalize == "image"
     file.write_text(f"{model}}}\ndata: {{normalize: half}}\n")  # by hand, before there are weights
     assert load_config(file, {"model.weights": "b.pth"}).data.normalize == "half"
 

@@ -140,6 +140,9 @@ def test_results_of_0_2_0_are_read_without_the_specificity_at_a_fixed_sensitivit
     found = upgrade.results({"n": 3, "fixed_rates": rates})
     assert found == {"n": 3, "fixed_rates": {"positive": "ill", "sensitivity": [at], "band": []}}
     FixedRates.model_validate(found["fixed_rates"])
+    ways = {"mean": {"text": "the mean", "at_threshold": {"threshold": 0.5}}, "max": {"text": "the highest"}}
+    left = upgrade.results({"n": 3, "patient_level": ways})["patient_level"]
+    assert left == {"mean": {"text": "the mean"}, "max": {"text": "the highest"}}
     with pytest.raises(ValueError, match="specificity"):
         FixedRates.model_validate(rates)
     assert upgrade.results({"n": 3}) == {"n": 3}

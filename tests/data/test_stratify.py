@@ -441,6 +441,7 @@ def test_a_patient_with_many_images_is_not_all_of_a_class(seed: int) -> None:
     for fraction in (0.3, 0.4, 0.6, 0.7, 0.9, 0.95):  # no fold of k has so many
         share = patient_share(np.arange(1000) // 10 % 2, np.arange(1000) // 10, fraction, seed).mean()
         assert share == pytest.approx(fraction, abs=0.02)
+    assert 0 < patient_share(np.arange(20) // 2 % 2, np.arange(20) // 2, 1.0, seed).sum() < 20  # all of the rest
     codes = np.repeat(np.arange(33), 4)  # a class of three patients leaves one for every split
     labels = (codes < 3).astype(int)
     part = patient_share(labels, codes, 0.15, seed)

@@ -152,6 +152,8 @@ def test_tables_of_4096_entries_of_8_and_of_12_bits(tmp_path: Path) -> None:
         array = np.array([[0, 255, 256], [1000, 4000, 4095]], np.uint16)
         shown = grey(write(tmp_path / "a.dcm", array, **{tag: [item]}), "dicom" if bits == 8 else (0.0, 4095.0))
         assert np.abs(shown.astype(float) - array / 4095 * 255).max() <= 1
+    item.LUTDescriptor = [5000, 0, 12]  # more than there are
+    assert np.array_equal(grey(write(tmp_path / "a.dcm", array, ModalityLUTSequence=[item]), (0.0, 4095.0)), shown)
     item = Dataset()
     item.LUTDescriptor = [256, 0, 8]
     item.add_new(0x00283006, "OW", bytes(range(256)))  # two entries in a word

@@ -22,6 +22,7 @@ AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
 recipes = partial(packaged, "configs")  # name -> file of the recipes in `configs/`
 SHARES = [name for name, field in EvaluateConfig.model_fields.items() if flag_of(field) is SHARE]  # between 0 and 1
 WORDS = {"float_type": "a number", "int_type": "a whole number", "bool_type": "true or false", "string_type": "a text"}
+NORM = {"normalize", "mean", "std"}  # fields of data that go together
 POINTS = {"youden", "balanced", "target_sensitivity", "target_specificity", "cost"}  # that choose the operating point
 
 
@@ -51,16 +52,19 @@ def load_config(
     values |= given
     if any(values.get(f"evaluate.{key}") for key in POINTS) and isinstance(own := tree.get("evaluate"), dict):
         tree["evaluate"] = {key: value for key, value in own.items() if key not in POINTS}  # another in their place
+    named = {f"{tree['model'].get('weights')}" if isinstance(tree.get("model"), dict) else "", "none"}
     for key, value in values.items():
         section, _, field = key.partition(".")
         if isinstance(fields := tree.setdefault(section, {}), dict):
             fields[field] = str(value) if isinstance(value, Path) else value
     if "model.weights" in values and isinstance(model := tree.get("model"), dict):  # other weights than the file states
         about = {"model": {"weights_sha256", "weights_reason", "licence", "terms"}}
-        if model.get("weights_sha256") is not None:  # a run wrote what they expect of an image
-            about["data"] = {"normalize", "mean", "std", "interpolation"}
+        if model.get("weights_sha256") is not None and f"{values['model.weights']}" not in named:
+            about["data"] = {"interpolation", *NORM}  # a run wrote what its weights expect of an image
         for section, names in about.items():
             if isinstance(fields := tree.get(section), dict):
+                if fields.get("normalize") == "image" or values.keys() & {f"data.{name}" for name in NORM}:
+                    names -= NORM
                 tree[section] = {k: v for k, v in fields.items() if k not in names or f"{section}.{k}" in values}
     try:
         config = build_config(tree, kind, given)

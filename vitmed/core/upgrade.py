@@ -79,6 +79,7 @@ GONE = (  # parts of a metrics.json of 0.2.0, each by the keys that lead to it
     "interval_levels",
     "patient_level.noisy_or",
     "patient_level.best_on_validation",
+    *(f"patient_level.{way}.at_threshold" for way in ("mean", "max")),
     "per_patient.heap",
     "prevalence.curve",
     *(f"overall.{name}" for name in VALUES["train.monitor"]),

@@ -490,7 +490,8 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
 
     most = round(1 / fraction)
     if most == 1 or abs(most * fraction - 1) > 0.1:
-        most = Fraction(fraction).limit_denominator(max(10, most, round(1 / (1 - fraction)))).denominator
+        share = Fraction(min(fraction, 0.99))
+        most = share.limit_denominator(max(10, most, round(1 / (1 - share)))).denominator
     for folds in range(min(max(2, most), len(table), int(table.sum(axis=0).max(initial=0))), 1, -1):
         number = np.zeros(len(table), dtype=np.int64)
         number[codes] = grouped_folds(labels, codes, folds, seed)

@@ -253,8 +253,10 @@ def _table(descriptor: Any, data: Any, head: Any) -> tuple[int, np.ndarray, int]
     if isinstance(data, bytes):
         data = np.frombuffer(data, "<u2" if head.file_meta.TransferSyntaxUID.is_little_endian else ">u2")
     entries, count = np.atleast_1d(data).astype("<u2"), count or 2**16
-    if len(entries) < count:  # two in a word
+    if len(entries) < count and (bits <= 8 or (bits == 16 and 2 * len(entries) == count)):  # two in a word
         entries, bits = entries.view(np.uint8), min(bits, 8)
+    elif bits <= 8 and entries.max(initial=0) > 255:  # in the upper half of their words
+        entries = entries >> 8
     return first, entries[:count].astype(np.uint8 if bits <= 8 else np.uint16), bits
 
 

@@ -322,10 +322,10 @@ class Search(Study[TuningStudy]):
             records, most = self._records(number), int(file.values.get("train.epochs", asked.epochs))
             poor = [self._look(trial, record) for record in records]
             if not file.state and poor[-1:] == [True] and len(records) < most:
-                self._note(number, state="stopped")  # the command was killed before it did
+                self._note(number, state="stopped", spent=file.spent)  # the command was killed before it did
             elif not file.state and file.starts.count(len(records)) >= STARTS:
                 reason = f"its process ended {STARTS} times, perhaps for lack of memory"
-                self._note(number, state="failed", reason=reason)
+                self._note(number, state="failed", reason=reason, spent=file.spent)
             if self.files[number].state or self.result(number).value is not None:
                 self._tell(number)
         self.clock.began -= max((file.spent for file in self.files), default=0)
@@ -355,7 +355,7 @@ class Search(Study[TuningStudy]):
         return read_json_lines(runs[-1].metrics) if runs else []
 
     def _note(self, number: int, **values: Any) -> None:
-        self.files[number] = self.files[number].model_copy(update={**values, "spent": self.clock.seconds()})
+        self.files[number] = self.files[number].model_copy(update={"spent": self.clock.seconds(), **values})
         write_json(self._path(number), self.files[number].model_dump())
 
     def _ask(self, file: TrialFile | None = None) -> Any:
