@@ -270,7 +270,7 @@ def test_class_folders_that_hold_splits_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "pair", [("1", "1.0"), ("01", "1"), ("Benign", "benign "), ("hand held", "hand-held"), ("a", "a\u200b")]
+    "pair", [("1", "1.0"), ("01", "1"), ("Benign", "benign "), ("hand held", "hand-held"), ("a b", "a\u200b b")]
 )
 def test_a_class_that_is_written_in_two_ways_is_refused(tmp_path: Path, pair: tuple[str, str]) -> None:
     rows = [[f"{i}.png", pair[i % 2] if i < 20 else "9"] for i in range(30)]
