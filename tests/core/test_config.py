@@ -69,7 +69,10 @@ def test_other_weights_than_those_of_a_run_bring_their_own_licence_and_normalisa
     assert load_config(
         file, {"model.weights": "b.pth", "data.mean": [0.5], "data.std": [0.5], "data.normalize": "given"}
     )
-    file.write_text(file.read_text().replace("half", "image"))  # which no weights expect
+    file.write_text(file.read_text().replace("half", "given, mean: [0.4], std: [0.2]"))
+    assert load_config(file, {"model.weights": "b.pth", "data.normalize": "half"}).data.mean is None
+    assert load_config(file, {"model.weights": "b.pth", "data.normalize": "given"}).data.mean == [0.4]
+    file.write_text(file.read_text().replace("given, mean: [0.4], std: [0.2]", "image"))  # which no weights expect
     assert load_config(file, {"model.weights": "b.pth"}).data.normalize == "image"
     file.write_text(f"{model}}}\ndata: {{normalize: half}}\n")  # by hand, before there are weights
     assert load_config(file, {"model.weights": "b.pth"}).data.normalize == "half"

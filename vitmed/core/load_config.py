@@ -63,8 +63,11 @@ def load_config(
             about["data"] = {"interpolation", *NORM}  # a run wrote what its weights expect of an image
         for section, names in about.items():
             if isinstance(fields := tree.get(section), dict):
-                if fields.get("normalize") == "image" or values.keys() & {f"data.{name}" for name in NORM}:
-                    names -= NORM
+                own = values.keys() & {f"data.{name}" for name in NORM} and values.get("data.normalize") in (
+                    None,
+                    "given",
+                )
+                names -= NORM if own or fields.get("normalize") == "image" else set()
                 tree[section] = {k: v for k, v in fields.items() if k not in names or f"{section}.{k}" in values}
     try:
         config = build_config(tree, kind, given)
