@@ -63,11 +63,8 @@ def load_config(
             about["data"] = {"interpolation", *NORM}  # a run wrote what its weights expect of an image
         for section, names in about.items():
             if isinstance(fields := tree.get(section), dict):
-                own = values.keys() & {f"data.{name}" for name in NORM} and values.get("data.normalize") in (
-                    None,
-                    "given",
-                )
-                names -= NORM if own or fields.get("normalize") == "image" else set()
+                how = values.get("data.normalize", "given" if {"data.mean", "data.std"} & values.keys() else "")
+                names -= NORM if how == "given" or fields.get("normalize") == "image" else set()
                 tree[section] = {k: v for k, v in fields.items() if k not in names or f"{section}.{k}" in values}
     try:
         config = build_config(tree, kind, given)

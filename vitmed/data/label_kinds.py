@@ -76,8 +76,8 @@ class Labels:
 
 
 def number_in(cell: str) -> float | None:
-    """The number in a cell, NaN for an empty one, also for `none` and `-`; None for anything else."""
-    if cell.lower() in BLANKS:
+    """The number in a cell, NaN for an empty one, also for `-`; None for anything else, such as the grade `none`."""
+    if cell.lower() in BLANKS - {"none"}:
         return math.nan
     with contextlib.suppress(ValueError):
         return float(cell) if "_" not in cell else None
