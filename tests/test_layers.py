@@ -131,7 +131,7 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
     "lines": (44_080, 38_000),  # of them 110 compare groups of seeds, 450 refuse and warn
     "files": (209, 210),
-    "functions in 1,000 lines": (56.1, 46),  # fewer lines, such as those of the future import, not more functions
+    "functions in 1,000 lines": (56.0, 46),  # fewer lines, such as those of the future import, not more functions
     "imports, % of the lines": (7.5, 6),  # fewer lines of them than at 7.4 %, of fewer lines
     "functions with more than 6 parameters": (14, 10),  # all are public verbs
     "functions over 60 lines": (3, 5),
