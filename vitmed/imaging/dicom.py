@@ -224,8 +224,7 @@ def _colours(array: np.ndarray, head: Any) -> np.ndarray:
 def _look_up(array: np.ndarray, first: int, entries: np.ndarray) -> np.ndarray:
     """The entries of stored values; those beyond the table have its ends. Of signed values the first may be signed."""
     first -= 2**16 if first >= 2**15 and array.min() < 0 else 0
-    found: np.ndarray = entries[np.clip(array.astype(np.int64) - first, 0, len(entries) - 1)]
-    return found
+    return np.asarray(entries[np.clip(array.astype(np.int64) - first, 0, len(entries) - 1)])
 
 
 def _modality(array: np.ndarray, head: Any, index: int) -> np.ndarray:

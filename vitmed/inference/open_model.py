@@ -127,17 +127,18 @@ def files_for(
     """Give the files as a model reads them; warns of what makes its answers worse."""
     if saved.policy is None:
         warn(f"{saved.path}: {RAW}")
-    files, deep = ImageFiles(names, preprocessing_of(saved, frame, window), places or {}), dict[Path, bool]()
+    files, deep = ImageFiles(names, preprocessing_of(saved, frame, window), places or {}), dict[Path, Any]()  # headers
     for path in (Path(files.path(name)) for name in names) if files.how.window is not None else ():
         with contextlib.suppress(DataError):  # an unreadable image is reported later
-            deep[path] = read_header(path).needs_window
-    flat = len(deep) - sum(deep.values())
+            deep[path] = read_header(path)
+    flat = sum(not header.needs_window for header in deep.values())
     if window is not None and asked_window(window) is not None:
         warn(IDLE_WINDOW.format(window) if flat and flat == len(deep) else f"deep images are {windowed_note(window)}")
     elif flat:
         found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
         warn(f"{found} not windowed; the model was trained on deeper ones")
-    for lost in lost_outside([path for path in deep if deep[path]], files.how.frame, files.how.window):
+    by_depth = sorted((path for path in deep if deep[path].needs_window), key=lambda path: deep[path].bits)
+    for lost in lost_outside(by_depth, files.how.frame, files.how.window):  # some of them, the flattest too
         warn(f"{'the window of the model' if window is None else f'--window {window}'}: {lost}")
     return files
 
