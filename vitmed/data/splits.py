@@ -242,7 +242,7 @@ def _site_cells(images: Splits, samples: Samples, config: DataConfig) -> list[st
     column = images.columns.index(config.sites)
     if empty := [sample for sample in images.every if sample.columns[column].lower() in BLANKS]:
         problem = f"{images.source}: {empty[0].path} has no {config.sites} ({empty[0].columns[column]!r})"
-        raise DataError(problem, "fill the column for every image, or remove the row")
+        raise DataError(problem, "fill the column for every image, remove the row, or write the name out")
     cells = [" ".join(sample.columns[column].split()) for sample in samples]  # one line, in messages and tables
     for site, cell in zip(one_spelling(cells, "site", cells)[0], cells, strict=True):
         if site != cell:

@@ -208,10 +208,8 @@ def learnt_nothing(found: Numbers) -> list[str]:
         if np.count_nonzero(cells.sum(axis=1)) < 2 or called[top] < many or wrong < NEARLY_ALL * others:
             return []
         every = "Every image is" if called[top] == n else f"{called[top]:,} of {n:,} images are"
-        return [
-            f"{every} predicted as '{found.classes[top]}': the model does not distinguish the classes, or its "
-            "threshold is wrong."
-        ]
+        how = f"{every} predicted as '{found.classes[top]}': the model does not distinguish the classes"
+        return [f"{how}{', or its threshold is wrong' * (len(found.classes) == 2)}."]
     if "r2" in found.overall:
         r2 = found.overall["r2"].value
         alike = "one number for all images would be about as good, so the model does not predict it"
