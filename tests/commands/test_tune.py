@@ -554,6 +554,16 @@ def compared(cells: list[list[Predictions]]) -> list[TrialResult]:
     return combined(trials, tables, TARGETS["classes"], "auroc", True)
 
 
+def test_an_interval_over_seeds_ends_where_the_number_does() -> None:
+    labels, right = np.arange(6) % 2, np.arange(6) == 0
+    logits = np.eye(2, dtype=np.float32)[np.where(right, labels, 1 - labels)]
+    part = Predictions(("a", "b"), tuple("012345"), None, labels, logits, positive="b")
+    for metric, value, least in (("accuracy", 1 / 6, 0.0), ("mcc", -0.7, -1.0)):
+        trials = [TrialResult(number=k, state="done", value=value, values={"train.seed": str(k)}) for k in (1, 2)]
+        (found,) = combined(trials, {1: part, 2: part}, TARGETS["classes"], metric, True)
+        assert found.estimate is not None and found.estimate.low == least, metric
+
+
 def test_a_combination_of_one_seed_has_the_interval_of_its_run_and_equal_means_are_equal() -> None:
     (part,), own = drawn(0.8, 1), Estimate(value=0.8, low=0.6, high=0.9)
     trial = TrialResult(number=1, state="done", value=0.8, values={"train.seed": "0"}, estimate=own)

@@ -245,7 +245,7 @@ def test_eight_bits_in_the_window_of_deeper_images_are_said_to_be_nearly_one_gre
     file = write(tmp_path / "a.dcm", np.arange(256, dtype=np.uint8).reshape(16, 16))
     assert grey(file, (0.0, 4095.0)).max() <= 16
     (text,) = lost_outside([file], None, (0.0, 4095.1))
-    assert text == "1 image has values in less than 1/16 of it: nearly one grey, as of 8 bits"
+    assert text == "1 image has values in less than 1/16 of it, as of 8 bits: uniform"
     assert lost_outside([file], None, (0.0, 255.0)) == []
 
 

@@ -25,7 +25,8 @@ from vitmed.core.files import why_unreadable
 EMPTY = {"", "nan", "na", "n/a", "#n/a", "<na>", "null"}  # cells for which other programs read nothing
 EMPTY |= {"#ref!", "#div/0!", "#value!", "#name?", "#num!", "#null!"}  # errors of Excel
 MISSING = EMPTY | {"unknown", "?"}  # the label is not known; either may also be the name of a class
-BLANKS = MISSING | {"none", "-"}  # no number, patient or site; either may also be the name of a class
+NO_NUMBER = MISSING | {"-"}
+BLANKS = NO_NUMBER | {"none"}  # no patient or site; either may also be the name of a class, and none of a grade
 OLD = ("cp1252", "latin-1")  # of Windows in western Europe, and what also names its five missing characters
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")  # in no table of those
 NUL = re.compile("\0")  # in no table

@@ -19,7 +19,7 @@ from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.text import counted, counted_doing, listed
-from vitmed.core.text_files import BLANKS, MISSING
+from vitmed.core.text_files import MISSING, NO_NUMBER
 from vitmed.data.tables import LABEL_NAMES, Table
 
 CLEAR = 0.9  # share of numbers, or of 1 and 0, in a column from which another cell looks like a mistake
@@ -77,7 +77,7 @@ class Labels:
 
 def number_in(cell: str) -> float | None:
     """The number in a cell, NaN for an empty one, also for `-`; None for anything else, such as the grade `none`."""
-    if cell.lower() in BLANKS - {"none"}:
+    if cell.lower() in NO_NUMBER:
         return math.nan
     with contextlib.suppress(ValueError):
         return float(cell) if "_" not in cell else None

@@ -255,7 +255,7 @@ def _take_site(images: Splits, samples: Samples, config: DataConfig) -> tuple[Sa
     cells = _site_cells(images, samples, config)
     names, fold = sorted(set(cells)), config.fold or 1
     if len(names) < 2:
-        raise DataError(f"{images.source}: the folds have one value of {config.sites}: {names[0]}", "--folds 5")
+        raise DataError(f"{images.source}: the images of the folds are all of {config.sites} {names[0]}", "--folds 5")
     if fold > len(names):
         raise UsageError(f"data.fold {fold}: the column {config.sites} has {len(names)} values", "a smaller --fold")
     taken, rest = _divide(samples, np.array([cell == names[fold - 1] for cell in cells]))

@@ -25,6 +25,7 @@ from vitmed.core.text_files import BLANKS, EMPTY, OLD, read_csv, read_text
 _PATHS = "path file filename file_name filepath file_path image image_path image_name image_id image_index img"
 PATH_NAMES = tuple(_PATHS.split())
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx", "finding_labels")
+UNSEEN = " \t\r\n\xa0\u200b\u200c\u200d\ufeff"  # at the ends of a cell
 FIRST = 5  # most items in one line of a message
 MOST = 500_000_000  # bytes of an Excel file, which is a zip archive
 
@@ -127,10 +128,10 @@ def read_table(file: str | Path) -> Table:
         _, numbered = read_csv(file, text)
     for line, row in numbered:
         if header is None:
-            header = [name.strip() for name in row] if any(cell.strip() for cell in row) else None
+            header = [name.strip(UNSEEN) for name in row] if any(cell.strip() for cell in row) else None
         elif len(row) == len(header) and any(map(str.strip, row)):
             lines.append(line)
-            rows.append([cell.strip(" \t\u200b\u200c\u200d\ufeff") for cell in row])
+            rows.append([cell.strip(UNSEEN) for cell in row])
         elif any(cell.strip() for cell in row):
             problem = f"{file}: line {line} has {len(row)} cells, the header {len(header)}"
             raise DataError(problem, "quote cells that hold the separator")

@@ -159,7 +159,7 @@ def find_evaluation(
             metrics = read_metrics(folder / NUMBERS)
             who = (metrics.get("flow") or {}).get("evaluated") or {"split": split}
             fits = who["split"] == split and is_of(metrics, weights_hash) and (folder / PREDICTIONS).is_file()
-            fits = fits and (policy is None or metrics["report"]["policy"]["asked"] == policy.to_json()["asked"])
+            fits = fits and (policy is None or metrics["report"]["policy"]["asked"] == policy.asked)
             if fits and metrics["report"].get("precision", "fp32") == "fp32":  # decisions rest on fp32 alone
                 return folder / PREDICTIONS
     return None
@@ -167,7 +167,7 @@ def find_evaluation(
 
 def earlier_choices(run: RunFolder, weights_hash: str | None, policy: DecisionPolicy | None) -> list[str]:
     """The note on evaluations of the run's test with other weights or a policy that was asked otherwise."""
-    asked, others = policy and policy.to_json()["asked"], list[str]()
+    asked, others = policy and policy.asked, list[str]()
     for folder in run.evaluations("test"):
         with suppress(DataError, KeyError, TypeError, AttributeError):  # a folder that vitmed did not write
             metrics = read_metrics(folder / NUMBERS)

@@ -149,8 +149,7 @@ def lost_outside(paths: Sequence[Path], frame: int | None, window: Window) -> li
             own = asked or Linear(*(window[-2:] if inverted else window[:2]))  # type: ignore[arg-type, index]
             shown.append((values, own, inverted))
             flat += int(np.ptp(values) < (own.high - own.low) / FLAT)
-    have = counted_doing(flat, "image", "has", "have")
-    text = f"{have} values in less than 1/{FLAT} of it: nearly one grey, as of 8 bits"
+    text = f"{counted_doing(flat, 'image', 'has', 'have')} values in less than 1/{FLAT} of it, as of 8 bits: uniform"
     return [*_saturation(shown, LOST if asked else EMPTY, BURNT), *[text] * bool(flat)]
 
 

@@ -283,6 +283,6 @@ def _numbers(group: Any, name: str) -> list[float]:
     """The numbers of a field; none where one is not a finite number, as of a decimal comma."""
     numbers = list[float]()
     with contextlib.suppress(ValueError, TypeError):
-        value = group.get(name)
-        numbers = [] if value is None or value == "" else [float(number) for number in np.atleast_1d(value)]
+        if (value := group.get(name)) is not None and value != "":
+            numbers = [float(number) for number in np.atleast_1d(value)]
     return numbers if np.isfinite(numbers).all() else []

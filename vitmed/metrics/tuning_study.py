@@ -10,6 +10,7 @@ from vitmed.metrics.ensembles import aligned
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.intervals import Units, jackknife_interval
 
+SIGNED = ("mcc", "cohen_kappa", "quadratic_kappa", "linear_kappa", "ccc", "pearson")  # from -1; others from 0
 SEED = "train.seed"  # an axis of a grid, over which its combinations are compared
 
 
@@ -80,7 +81,7 @@ def combined(
             parts = aligned([first, *(predictions[trial.number] for trial in done)])[1:]
             moved = np.mean([kind.numbers(part).without(units)[metric] for part in parts], axis=0)
             low, high = jackknife_interval(new["value"], moved, skewed=False)
-            low = max(low, 0.0 if metric in ("auroc", "average_precision") or not higher else -np.inf)
+            low = max(low, -np.inf if metric in ("r2", "log_score") else -1.0 if metric in SIGNED else 0.0)
             new["estimate"] = estimate(new["value"], low, min(high, 1.0 if higher else np.inf), "jackknife")
         results.append((done or group)[0].model_copy(update=new))
     return results

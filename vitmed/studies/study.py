@@ -147,7 +147,7 @@ def conduct(study: Study[Result]) -> Result:
             raise errors.Interrupted(problem, f"vitmed {study.command} --resume {quoted(study.folder.path)}") from None
         except errors.VitmedError as error:  # a run that is trained by itself would be missing in the study
             go_on = f"vitmed {study.command} --resume {quoted(study.folder.path)}"
-            error.fix = re.sub("vitmed train --resume .*", lambda _: go_on, error.fix)
+            error.fix = re.sub(r"vitmed train --resume ('[^']*'|\S+)", lambda _: go_on, error.fix)
             raise
 
 

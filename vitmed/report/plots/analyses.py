@@ -150,7 +150,7 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
     shown = [value for value in (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100) if low <= value <= high]
     axes.set_xticks(shown, [f"{value:g}" for value in shown])
     axes.minorticks_off()
-    axes.set_title(f"features of {counted(report.n, 'training image')}", fontsize=11)
+    axes.set_title(f"distance from the features of {counted(report.n, 'training image')}", fontsize=11)
     drawing.legend_below(figure, 2)
     return figure
 
