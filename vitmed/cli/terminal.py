@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from textwrap import wrap
@@ -195,7 +196,7 @@ def print_predictions(predictions: Any, top_k: int, table: Path | None, policy: 
     """Print a row for each image with its class, probability and runners-up; then those that could not be read, and how
     the `policy` decides. `table`: the file that holds all of them."""
     from vitmed.inference.load import Answer, answer_columns
-    from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, SET, YES
+    from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, NO, SET
 
     extra = [name for name in (SET, ANSWER) if name in predictions.columns]
     rows = []
@@ -209,8 +210,9 @@ def print_predictions(predictions: Any, top_k: int, table: Path | None, policy: 
     hidden = len(predictions) + len(predictions.errors) - len(rows)
     where = "--csv FILE writes all" if table is None else f"all: {table}"
     more: list[str | Text] = [f"... and {hidden:,} more; {where}"] * (hidden > 0)
-    if (answered := predictions.columns.get(ANSWER, ()).count(YES)) < len(predictions) and ANSWER in extra:
-        more.append(f"{answered:,} of {counted(len(predictions), 'image')} answered")
+    if reasons := Counter(cell for cell in predictions.columns.get(ANSWER, ()) if cell.startswith(NO)):
+        answered, (why, count) = len(predictions) - reasons.total(), reasons.most_common(1)[0]
+        more.append(plain(f"{answered:,} of {counted(len(predictions), 'image')} answered; {why!r} for {count:,}"))
     more += [plain(f"decision policy: {policy.summary}")] if policy else []
     print_rows("|".join(["/image", *answer_columns(predictions), *extra]), rows, *more)
 
