@@ -66,7 +66,7 @@ def serve(
             model = load(saved, device=device, precision=precision)
             report = listener().say  # of this thread
             log = None if scores is None else ScoreLog(Path(scores), model, report)
-            began = f"{saved.path.name} answers at {door.address}"
+            began = f"{saved.path.name} takes images at /v1/predict (POST, see /docs) and answers at {door.address}"
             with stop_signals() as asked:
                 listen(
                     Service(model, limits, log, batch),
