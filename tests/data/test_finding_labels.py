@@ -73,7 +73,8 @@ def test_no_finding_of_chexpert_says_that_the_others_are_absent(tmp_path: Path) 
     splits = split(folder)
     assert splits.classes == ("Mass", "Edema")
     assert targets(splits) == [(0, 0), (1, UNKNOWN), (UNKNOWN, 1), (0, 1)]
-    assert any("'No Finding' is no finding" in note for note in splits.notes)
+    (note,) = [note for note in splits.notes if "'No Finding' is no finding" in note]
+    assert note.endswith("empty cells mean absent, and 10 images have a finding too")
     assert targets(split(folder, findings=["Mass", "Edema"])) == targets(splits)
     request = LabelRequest(DataConfig(), "findings", outputs=("Mass", "Edema"))  # as of a model that is evaluated
     assert targets(list_by_table(folder, folder / "labels.csv", request)) == targets(splits)
@@ -180,6 +181,8 @@ def test_one_column_by_name_and_an_empty_label_of_names(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="expected one of: Mass") as error:
         split(folder, findings=["mass"])
     assert error.value.fix == "did you mean 'Mass'?"
+    folder = table(tmp_path, ["label"], [["a|b"], ["a"], ["No_Finding"], ["healthy"]])
+    assert targets(split(folder)) == [(1, 1), (1, 0), (0, 0), (0, 0)]
     with pytest.raises(UsageError, match=joined):
         split(table(tmp_path, ["label"], [["a|b"], ["a"], [""]]), findings=["mass"])
     with pytest.raises(UsageError, match="unknown column of --finding 'mass', expected one of: Mass, Edema"):

@@ -210,6 +210,17 @@ def test_the_column_of_labels_is_named_where_there_are_several(root: Path, tmp_p
     assert split(root, labels=labels(file, root, "path,label", age=patient)).notes == ()
 
 
+def test_a_patient_of_one_image_beside_a_patient_of_several_is_noted(root: Path, tmp_path: Path) -> None:
+    file = labels(tmp_path / "t.csv", root, patient=lambda p: p, patient_id=patient)
+    (note,) = split(root, labels=file).notes
+    assert note == (
+        f"{file}: each image has a 'patient' of its own, which counts as its patient; if the patient is 'patient_id', "
+        "remove or rename the other column"
+    )
+    file = labels(tmp_path / "t.csv", root, patient=lambda p: p, case=lambda p: p[0])  # such as a study
+    assert split(root, labels=file).notes == ()
+
+
 @pytest.mark.parametrize("name", ["label", "Class", "diagnosis", "target", "dx"])
 def test_names_of_the_label_column(root: Path, tmp_path: Path, name: str) -> None:
     assert split(root, labels=labels(tmp_path / "t.csv", root, f"image,{name}")).classes == ("0", "1", "2")

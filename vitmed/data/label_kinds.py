@@ -188,7 +188,8 @@ BAR = "|"
 _YES = "yes y true t + pos positive present ja j wahr oui vrai si sí sì vero verdadero sim"
 _NO = "no n false f - neg negative absent nein falsch non faux falso não nao"
 PRESENT, ABSENT = set(_YES.split()), set(_NO.split())
-NONE_WORDS = {"no finding", "no findings", "none", "normal"}  # instead of findings, or the column of images without any
+# instead of findings, or the column of images without any
+NONE_WORDS = {"no finding", "no_finding", "no findings", "no_findings", "none", "normal", "healthy"}
 BIT = "1 (present), 0 (absent), -1 (uncertain), or nothing (not known)"
 
 
@@ -223,15 +224,18 @@ def read_findings(table: Table, label: int | None, others: Sequence[int], reques
 
 def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> Labels:
     asked, header = {*(request.data.findings or request.outputs)}, table.header
-    named = [i for i, name in enumerate(header) if name.lower().replace("_", " ") in NONE_WORDS and name not in asked]
+    named = [i for i, name in enumerate(header) if name.lower() in NONE_WORDS and name not in asked]
     without = next((i for i in bit_columns(table, named)[0] if [*columns] != [i]), None)
     used, columns = tuple(columns), [i for i in columns if i != without]
     values = np.stack([cells_of_finding(table, i) for i in columns], axis=1)  # (R, F): 1, 0, -1, NaN for empty
     one_each = len(columns) > 1 and not request.outputs and (values >= 0).all() and (values.sum(axis=1) == 1).all()
     notes = [f"{table.file}: each row has one finding; if they are classes, name it in a column label"] * bool(one_each)
     if without is not None:
-        values[(cells_of_finding(table, without) == 1)[:, None] & np.isnan(values)] = 0
-        notes.append(f"{table.file}: {table.header[without]!r} is no finding; where it is 1, empty cells mean absent")
+        none = cells_of_finding(table, without) == 1
+        both = f", and {n:,} images have a finding too" if (n := np.sum((values == 1).any(axis=1) & none)) else ""
+        values[none[:, None] & np.isnan(values)] = 0
+        what = f"{table.header[without]!r} is no finding; where it is 1, empty cells mean absent{both}"
+        notes.append(f"{table.file}: {what}")
     uncertain = values == -1
     if uncertain.any():
         ways = {"ignore": (np.nan, "not known"), "ones": (1.0, "present"), "zeros": (0.0, "absent")}
