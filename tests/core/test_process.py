@@ -32,6 +32,7 @@ def tuned(command: str = "train", **variables: str) -> tuple[int, str]:
     return int(done.stdout), done.stderr
 
 
+@pytest.mark.slow
 @LINUX
 @pytest.mark.parametrize(
     ("words", "given", "told"),

@@ -430,6 +430,7 @@ def test_numbers_are_split_by_their_ranges(tmp_path: Path) -> None:
     assert len(splits.strata) == 10 and all(min(splits.counts(name)) > 0 for name in splits.samples)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_a_patient_with_many_images_is_not_all_of_a_class(seed: int) -> None:
     """The 14 images of one patient are a seventh of class 1, as in the Herlev slides; 21 patients have 4 each."""

@@ -147,6 +147,7 @@ class TestFit:
         assert fitted(too_sure, "auto").scale == fitted(too_sure, "temperature").scale
         assert fitted(right, "auto").method == "none" and fitted(right, "auto").scale == (1.0,) * 3
 
+    @pytest.mark.slow
     def test_the_gain_is_that_of_patients_left_out(self) -> None:
         """Of eight patients each is left out once; by hand with a search for the temperature."""
         p = draw(160, 2, patients=8, too_sure=1.3)

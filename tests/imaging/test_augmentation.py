@@ -140,6 +140,7 @@ def standard(image):
     return (values - values.mean()) / (values.std() + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flips", [True, False])
 @pytest.mark.parametrize("policy", [name for name in RANDOM if name != "mae"])  # whose crops hide the symmetry
 def test_the_safe_views_are_the_symmetries_that_a_policy_makes(policy, flips):

@@ -1,6 +1,5 @@
 """Intervals against scipy, published worked examples, R's pROC and slow definitions; and where there is none, why."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -206,7 +205,10 @@ def test_the_widened_bootstrap_is_hesterbergs() -> None:
     assert quantile(9) == pytest.approx(stats.t.ppf(0.975, 9))
 
 
-@pytest.mark.parametrize(("classes", "grouped"), itertools.product((2, 4), (False, True)))
+@pytest.mark.parametrize(
+    ("classes", "grouped"),
+    [(2, True), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, False), (4, False), (4, True)))],
+)
 def test_the_spread_of_areas_is_what_resampling_shows(classes: int, grouped: bool) -> None:
     """The areas of the resamples are scikit-learn's."""
     rng = np.random.default_rng(classes)
@@ -527,6 +529,7 @@ class TestRareClass:
                 lows.append(evaluate_predictions(p).overall[name].low)
             assert lows == sorted(lows, reverse=True)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "rare", [pytest.param(2, marks=pytest.mark.slow), 5, pytest.param(12, marks=pytest.mark.slow)]
     )
@@ -608,6 +611,7 @@ def test_means_over_classes_add_up_their_parts() -> None:
     assert overall["npv_macro"].to_dict() == pytest.approx(found.to_dict())  # of two classes they are the same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 4])
 def test_every_mean_over_classes_spreads_as_resamples_do(classes: int) -> None:
     """Of 600 images with many errors each, the parts by formula and the bootstrap of the mean itself agree."""

@@ -125,6 +125,7 @@ def test_the_memory_of_this_machine_is_known() -> None:
 # --- a device, played by the CPU
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "images"), [(16, 16), (5, 4), pytest.param(1, 1, marks=pytest.mark.slow)])
 def test_a_device_is_tried(monkeypatch: pytest.MonkeyPatch, most: int, images: int) -> None:
     model, real = state()[0].model, ViT.forward_pool

@@ -309,6 +309,7 @@ def test_two_models_are_compared_on_the_same_patients() -> None:
     assert (loss["low"], loss["high"]) == pytest.approx((gaps.mean() - reach, gaps.mean() + reach))
 
 
+@pytest.mark.slow
 def test_intervals_of_differences_are_those_of_a_bootstrap_by_patient() -> None:
     """150 patients of three images: each end within a tenth of the width."""
     first = draw(3, size=450, ties=False)

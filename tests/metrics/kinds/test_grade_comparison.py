@@ -27,6 +27,7 @@ def pair() -> tuple[Predictions, Predictions]:
     return first, replace(first, logits=first.logits + noise, calibrated=None)
 
 
+@pytest.mark.slow
 def test_differences_are_scikit_learns_and_intervals_those_of_a_bootstrap_of_patients() -> None:
     first, second = pair()
     found, rng, truth = compare_grades(first, second), np.random.default_rng(1), first.labels

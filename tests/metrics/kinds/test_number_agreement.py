@@ -69,6 +69,7 @@ def test_the_example_with_several_images_of_a_patient() -> None:
     assert alone.bias.high - alone.bias.low < 0.6 * (found.bias.high - found.bias.low)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("patients", "images", "alike"), [pytest.param(20, 1, 0.0, marks=pytest.mark.slow), (20, 6, 0.6)]
 )

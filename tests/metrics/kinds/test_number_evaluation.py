@@ -93,6 +93,7 @@ def test_the_interval_of_a_mean_is_students() -> None:
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("patients", "images", "alike"), [pytest.param(25, 1, 0.0, marks=pytest.mark.slow), (25, 8, 0.6)]
 )

@@ -167,6 +167,7 @@ def test_dinov3_has_the_sizes_of_timm(name: str) -> None:
     assert abs(entry.size / (4 * count) - 1) < 0.02 and entry.gated and entry.licence == "LicenseRef-DINOv3"
 
 
+@pytest.mark.slow
 def test_the_published_networks_have_the_sizes_that_are_stated() -> None:
     """As timm builds what the publishers state: see the sources beside the entries."""
     packed = {"mlp_layer": SwiGLUPacked, "act_layer": nn.SiLU, "init_values": 1e-5}
