@@ -15,15 +15,18 @@ import tifffile
 import torch
 from conftest import BARE, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs
 from PIL import Image
+from served import serving
 from sklearn.metrics import roc_auc_score
 
 from vitmed import cross_validate, ensemble, evaluate, explain, export, load, monitor, predict, stress, train
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.messages import listening
 from vitmed.core.run_folder import RunFolder
+from vitmed.deploy.http.app import PICTURE
 from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.inference.ensemble import load_ensemble
+from vitmed.inference.load import png_address
 from vitmed.inference.onnx_model import describe_export
 from vitmed.inference.open_model import open_model
 from vitmed.metrics.predictions import Predictions
@@ -285,6 +288,11 @@ def test_folds_of_deep_images_have_a_window_each(data: Path, tmp_path: Path) -> 
     both = predict([image], checkpoint=found.folder, precision="fp32")
     assert np.exp(both.logits) == pytest.approx((each[0].probabilities + each[1].probabilities) / 2, abs=1e-6)  # type: ignore[union-attr]
     assert load(found.folder).predict(image).picture.shape[2] == 1
+    with serving(found.folder) as server:
+        answer = server.post(image, params={"pictures": "true"}).json()["images"][0]
+    assert answer["picture"] == png_address(load(found.folder).predict(image).picture, PICTURE)
+    with pytest.raises(UsageError, match="its members read images differently"):
+        stress(found.folder)
     tifffile.imwrite(tmp_path / "inverted.tif", 65535 - np.asarray(Image.open(image)), photometric="miniswhite")
     one, stored = load(found.folder / "fold-1"), np.asarray(Image.open(tmp_path / "inverted.tif"))
     for way in (tmp_path / "inverted.tif", Image.open(tmp_path / "inverted.tif")):  # high values are black

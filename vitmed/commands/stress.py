@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 from vitmed.checks.evaluation_images import ImageRequest, choose_samples
-from vitmed.core.errors import excluded
+from vitmed.core.errors import UsageError, excluded
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.messages import say, warn
 from vitmed.core.options import AllowLeakage, Argument, AskedWindow, LabelledData, Option, Split
 from vitmed.core.places import output_folder
 from vitmed.explanation.results import Robustness
 from vitmed.explanation.robustness import FOLDER, NUMBERS, StressRequest, stress_images
+from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.open_model import open_model, with_window
 from vitmed.report.evaluate import describe_images
 from vitmed.report.plots.curves import stress_curves, stress_samples
@@ -60,6 +61,8 @@ def stress(
         raise excluded("images of stress")
     request = StressRequest(corruptions, split, images, seed, device)
     saved = with_window(open_model(checkpoint), window)
+    if isinstance(saved.preprocessing, JointPreprocessing):
+        raise UsageError(f"{saved.path}: its members read images differently", "name the best.pt of a member")
     closed = [saved.splits.root, *([] if data is None else [Path(data)])]
     folder = output_folder(output, saved.path.parent / FOLDER, *closed)
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)

@@ -252,7 +252,7 @@ class Service:
             self.load.decoding -= 1
         answer, line = await waiting
         self.counters.count(answer)
-        picture = png_address(square, PICTURE) if pictures else None
+        picture = png_address(answer.picture, PICTURE) if pictures else None
         about = {"image": upload.name, "note": note, "id": line, "picture": picture}
         return ImageAnswer(**{**vars(answer), **about}), 200, answer
 
