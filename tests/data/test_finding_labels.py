@@ -52,6 +52,15 @@ def test_a_finding_is_written_in_many_ways(tmp_path: Path, present: str, absent:
     assert "2 findings" in splits.recognised and "columns of labels.csv" in splits.recognised
 
 
+def test_a_column_of_a_split_or_of_sex_is_a_finding_only_by_its_name(tmp_path: Path) -> None:
+    folder = table(
+        tmp_path, ["Mass", "Edema", "is_test", "Male"], [[1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 1, 0], [1, 1, 0, 0]]
+    )
+    splits = split(folder)
+    assert splits.classes == ("Mass", "Edema") and splits.columns == ("is_test", "Male")
+    assert split(folder, findings=["Mass", "Male"]).classes == ("Mass", "Male")
+
+
 @pytest.mark.parametrize(
     ("uncertain", "expected"),
     [("ignore", (UNKNOWN, UNKNOWN)), ("ones", (1, 1)), ("zeros", (0, 0))],

@@ -190,6 +190,7 @@ _NO = "no n false f - neg negative absent nein falsch non faux falso não nao"
 PRESENT, ABSENT = set(_YES.split()), set(_NO.split())
 # instead of findings, or the column of images without any
 NONE_WORDS = {"no finding", "no_finding", "no findings", "no_findings", "none", "normal", "healthy"}
+OF_A_SPLIT_OR_SEX = re.compile(r"(?i)((is|in)[_ ])?(train|test|val|valid|validation|fold|split|male|female|sex|gender)")
 BIT = "1 (present), 0 (absent), -1 (uncertain), or nothing (not known)"
 
 
@@ -385,6 +386,8 @@ def read_targets(table: Table, label: int | None, others: Sequence[int], request
         DataError: no such column, or a cell that is no label; with the line.
         UsageError: a finding that is no column.
     """
+    asked = {*request.data.findings, *request.outputs}
+    others = [i for i in others if table.header[i] in asked or not OF_A_SPLIT_OR_SEX.fullmatch(table.header[i])]
     kind = request.kind if request.kind != "auto" else _recognise(table, label, others)
     if read := {"findings": read_findings, "number": read_number}.get(kind):
         return read(table, label, others, request)
