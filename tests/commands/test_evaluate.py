@@ -296,6 +296,8 @@ def test_a_table_alone_warns_first_of_its_rare_class(tmp_path: Path, vitmed: Cal
     names = tuple(f"{i}.png" for i in range(60))
     table.write_text(Predictions(("no", "yes"), names, None, labels, logits).to_csv())
     answer = vitmed("evaluate", table, "--no-report", "-o", tmp_path / "report")
+    papers = vitmed("evaluate", table, "--format", "html,md,paper", "-o", tmp_path / "all")
+    assert f"report: {tmp_path / 'all' / 'report.html'}, report.md, paper\n" in papers.err
     refused = vitmed("evaluate", table, "--no-report", "--format", "paper", "-o", tmp_path / "paper")
     assert refused.code == 2 and "--format: --no-report writes no page" in refused.err
     refused = vitmed("train", tmp_path, "--no-report", "--show-names")
