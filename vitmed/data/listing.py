@@ -1,7 +1,6 @@
 """List the images and their labels, from folders or from a table of labels: class, findings, grade or number of each
 image, with its patient, split and further columns. The result is a `Splits` that is not split yet."""
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -69,14 +68,6 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     rivals = [name for name in columns if name.lower().replace(" ", "_") in LABEL_NAMES]
     if rivals and not of_run and (name := table.header[read.used[0]]).lower() in LABEL_NAMES:  # else a card names it
         notes.append(f"{file}: the labels are of {name!r}, not {listed(rivals)}; to take another, rename {name!r}")
-    if group is not None and len({row[group] for row in table.rows}) == len(table.rows):
-        shared = [name for name in columns if re.match("(?i)pat(ient|_|$)|mrn|subject", name)]
-        shared = [
-            name for name in shared if len({row[table.header.index(name)] for row in table.rows}) < len(table.rows)
-        ]
-        if shared:
-            alone = f"each image has a {table.header[group]!r} of its own, which counts as its patient"
-            notes.append(f"{file}: {alone}; if the patient is {shared[0]!r}, remove or rename the other column")
     rows = {image: row for image, row in row_of.items() if read.strata[row] >= 0}
     if left := len(paths) - len(row_of):
         lack = "are not in" if root else "have no label in"

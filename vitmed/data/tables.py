@@ -87,8 +87,15 @@ class Table:
         return cells
 
     def patients(self, column: int) -> tuple[Sequence[str | None], list[str]]:
-        """The patient of each row, each in one spelling, and a note where some have two. Errors as in `cells`."""
-        return one_spelling(self.cells(column, "patient"), "patient", [f"line {line}" for line in self.lines])
+        """The patient of each row, each in one spelling, and notes where some have two, and where no two rows have the
+        same patient, but in another column that is called so. Errors as in `cells`."""
+        cells = self.cells(column, "patient")
+        named, notes = one_spelling(cells, "patient", [f"line {line}" for line in self.lines])
+        for i, name in enumerate(self.header if len({*cells}) == len(cells) else ()):
+            if re.match("(?i)pat(ient|_|$)|mrn|subject", name) and len({row[i] for row in self.rows}) < len(cells):
+                alone = f"each image has a {self.header[column]!r} of its own, which counts as its patient"
+                notes.append(f"{self.file}: {alone}; if the patient is {name!r}, remove or rename the other column")
+        return named, notes
 
     def images(self, column: int, root: Path | None, paths: Sequence[str]) -> tuple[list[int | None], list[str]]:
         """The index of each row's image, or None; and the rows without an image, for a message. Without a root, the
