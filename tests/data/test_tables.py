@@ -217,7 +217,9 @@ def test_a_patient_of_one_image_beside_a_patient_of_several_is_noted(root: Path,
         f"{file}: each image has a 'patient' of its own, which counts as its patient; if the patient is 'patient_id', "
         "remove or rename the other column"
     )
-    file = labels(tmp_path / "t.csv", root, patient=lambda p: p, case=lambda p: p[0])  # such as a study
+    file = labels(
+        tmp_path / "t.csv", root, patient=lambda p: p, case=lambda p: p[0], patient_age=lambda p: p[0]
+    )  # such as a study
     assert split(root, labels=file).notes == ()
 
 
