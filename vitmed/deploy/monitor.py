@@ -124,7 +124,7 @@ def watch(
         reference_images=len(reference),
         reference_patients=None if reference.groups is None else watched.units.count,
         images=len(new),
-        labelled=int(_labelled(table).sum()),
+        labelled=len(_labelled(table, reference)[1]),
         patients=None if new.groups is None else Units(new.units).count,
         first=times[0] if times else None,
         last=times[-1] if times else None,
@@ -209,28 +209,28 @@ class _Watched:
         )
 
 
-def _labelled(table: Table) -> np.ndarray:
-    columns = [name for name in table.header if name == "label" or name.startswith(LABEL)]
-    return np.array([any((row.get(name) or "").strip() for name in columns) for row in table.rows], dtype=bool)
+def _labelled(table: Table, like: Predictions) -> tuple[set[str], list[int]]:
+    """The columns of labels, and the rows that have one."""
+    columns = {"label", *(LABEL + name for name in like.classes)} & {*table.header}
+    return columns, [i for i, row in enumerate(table.rows) if any((row[name] or "").strip() for name in columns)]
 
 
 def _streams_of(table: Table, known: Evaluated) -> tuple[Predictions, Streams]:
     """The new predictions without their labels, and what is watched of them; labels may be known of some rows."""
     if not table.rows:
         raise DataError(f"{table.file}: has no image", "give a table with a row for each image")
-    labelled = _labelled(table)
-    keep = {name for name in table.header if name != "path" and name != "label" and not name.startswith(LABEL)}
+    columns, labelled = _labelled(table, known.predictions)
+    keep = {*table.header} - {"path", *columns}
     bare = replace(table, rows=[{k: v if k in keep else "" for k, v in row.items()} for row in table.rows])
     predictions = _read(bare, known)
     watch = TARGETS[target_of(known.predictions).kind].watch
     streams = watch(predictions)
-    if labelled.any():
-        rows = np.flatnonzero(labelled)
-        part = _rows(replace(table, rows=[{**row, "path": ""} for row in table.rows]), rows.tolist())
+    if labelled:
+        part = _rows(replace(table, rows=[{**row, "path": ""} for row in table.rows]), labelled)
         for name, stream in watch(_read(part, known)).items():
             if name not in streams:
                 values = np.full(len(table.rows), np.nan)
-                values[rows] = stream.values
+                values[labelled] = stream.values
                 streams[name] = replace(stream, values=values)
     return predictions, streams
 

@@ -160,7 +160,7 @@ class Alarm(Frozen):
     """The first image at which a sum is above its limit."""
 
     side: Side
-    row: int  # of the table, from 1
+    row: int  # from 1, in the order of time
     time: str | None  # of that row, if the table has times
     since_row: int  # the first image after the sum was last 0, about where the change began (Page 1954)
     since_time: str | None
