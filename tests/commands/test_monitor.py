@@ -109,6 +109,20 @@ def test_labels_of_some_images(run: Path) -> None:
     assert (found.labelled, chart.n) == (100, 100)
 
 
+def test_a_chart_that_counts_no_new_image_says_so(run: Path) -> None:
+    def change(i: int, row: dict[str, str]) -> None:
+        row["ood_score"] = "" if i == 3 else row["ood_score"]
+        row["label"] = "amber" if i % 2 and row["prediction"] == "amber" else ""
+
+    charts = {one.name: one for one in monitor(run, work(run, 200, change)).content.charts}
+    assert charts["unlike the training images"].why_not == "not every new image has a score"
+    blue = charts["sensitivity of blue"]
+    assert (blue.n, blue.limit) == (0, None) and blue.why_not
+    assert charts["accuracy"].n > 0 and charts["accuracy"].limit is not None
+    few = work(run, 200, lambda i, row: row.update(label="blue" if row["prediction"] == "blue" else ""))
+    assert {one.name: one for one in monitor(run, few).content.charts}["sensitivity of blue"].n > 0
+
+
 def test_an_evaluation_folder_is_read_without_torch(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import vitmed.inference.open_model as opened
 

@@ -147,7 +147,7 @@ def _gap(criterion: Criterion, models: Sequence[Model]) -> Estimate:
     gaps: Mapping[str, Mapping[str, Estimate]] = numbers(new).class_gaps(numbers(old))
     if of in gaps.get(name, {}):
         return gaps[name][of]
-    both = ["sensitivity", "specificity", *gaps]
+    both = dict.fromkeys(["sensitivity", "specificity", *gaps])
     alone = f"; or leave out of: {of}" * (name in TARGETS[models[0].kind].metrics)
     raise UsageError(f"there is no paired difference of the {name} of {of}", f"use one of {', '.join(both)}{alone}")
 

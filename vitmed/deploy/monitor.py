@@ -13,7 +13,7 @@ from vitmed.core.messages import say
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.text import counted, now, quoted
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
-from vitmed.decisions.policy import DecisionPolicy
+from vitmed.decisions.policy import UNLIKE, DecisionPolicy
 from vitmed.decisions.targets import TARGETS, Streams
 from vitmed.metrics import control_charts as charts
 from vitmed.metrics.estimates import FEW_GROUPS, Estimate, difference, of_mean, of_share
@@ -147,7 +147,8 @@ class _Watched:
         self.reference = TARGETS[target_of(known.predictions).kind].watch(known.predictions)
         self.units, self.notes = Units(known.predictions.units), [*self.new.notes]
         usable = {name: stream for name, stream in self.reference.items() if not stream.why_not(self.shift)}
-        watched = {name: stream for name, stream in usable.items() if name in self.streams}
+        seen = {name for name, stream in self.streams.items() if np.isfinite(stream.values).any()}
+        watched = {name: stream for name, stream in usable.items() if name in seen}
         if known.predictions.groups is None:
             text = "Patients of the reference are unknown: its images count as independent, so the limits are low."
             self.notes.append(text)
@@ -185,7 +186,9 @@ class _Watched:
         n, gap = 0 if new is None else int(np.isfinite(new.values).sum()), difference(after, before)
         about = charts.Chart(name=name, n=n, reference=before, now=after, difference=gap, sides=list(reference.sides))
         if self.limits is None or name not in self.tracks:
-            why = reference.why_not(self.shift) or "the new images have no labels"
+            lack = "the new images have no labels" if new is None else "it counts none of the new images"
+            lack = "not every new image has a score" if name == UNLIKE else lack
+            why = reference.why_not(self.shift) or lack
             return about.model_copy(update={"why_not": why})
         c, tracks = list(self.tracks).index(name), self.tracks[name]
         limit = float(self.limits.limits[c])
@@ -228,7 +231,7 @@ def _streams_of(table: Table, known: Evaluated) -> tuple[Predictions, Streams]:
     if labelled:
         part = _rows(replace(table, rows=[{**row, "path": ""} for row in table.rows]), labelled)
         for name, stream in watch(_read(part, known)).items():
-            if name not in streams:
+            if name not in streams and name != UNLIKE:  # that of some rows alone is none of all
                 values = np.full(len(table.rows), np.nan)
                 values[labelled] = stream.values
                 streams[name] = replace(stream, values=values)
@@ -244,7 +247,11 @@ def _read(table: Table, known: Evaluated) -> Predictions:
         raise DataError(problem, "give a table of vitmed predict --csv or vitmed serve --scores")
 
     def calibrate(read: Predictions) -> Predictions:
-        if read.kind != like.kind or (like.kind != "number" and set(read.classes) != set(like.classes)):
+        if read.kind != like.kind:
+            problem = f"{table.file}: reads as a table of {read.kind}, the model predicts {like.kind}"
+            columns = ", with a column label_<finding> for each, which may be empty" * (like.kind == "findings")
+            raise DataError(problem, f"give predictions of this model{columns}")
+        if like.kind != "number" and {*read.classes} != {*like.classes}:
             problem = f"{table.file}: is of {', '.join(read.classes)}, the model of {', '.join(like.classes)}"
             raise DataError(problem, "give predictions of this model")
         return policy.calibrate(read)
