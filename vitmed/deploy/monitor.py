@@ -124,7 +124,7 @@ def watch(
         reference_images=len(reference),
         reference_patients=None if reference.groups is None else watched.units.count,
         images=len(new),
-        labelled=int(_labelled(table).sum()),
+        labelled=int(watched.labelled.sum()),
         patients=None if new.groups is None else Units(new.units).count,
         first=times[0] if times else None,
         last=times[-1] if times else None,
@@ -142,7 +142,10 @@ class _Watched:
     def __init__(self, known: Evaluated, table: Table, settings: tuple[int, float, float]) -> None:
         period, false_alarms, self.shift = settings
         self.times: list[str] = table.cells(TIME) if TIME in table.header else []
-        self.new, streams = _streams_of(table, known)
+        columns = [name for name in table.header if name == "label" or name.startswith(LABEL)]
+        known_label = [any((row.get(name) or "").strip() for name in columns) for row in table.rows]
+        self.labelled = np.array(known_label, dtype=bool)
+        self.new, streams = _streams_of(table, self.labelled, known)
         self.streams = {name: charts.newest(stream, period) for name, stream in streams.items()}
         self.reference = TARGETS[target_of(known.predictions).kind].watch(known.predictions)
         self.units, self.notes = Units(known.predictions.units), [*self.new.notes]
@@ -209,16 +212,10 @@ class _Watched:
         )
 
 
-def _labelled(table: Table) -> np.ndarray:
-    columns = [name for name in table.header if name == "label" or name.startswith(LABEL)]
-    return np.array([any((row.get(name) or "").strip() for name in columns) for row in table.rows], dtype=bool)
-
-
-def _streams_of(table: Table, known: Evaluated) -> tuple[Predictions, Streams]:
-    """The new predictions without their labels, and what is watched of them; labels may be known of some rows."""
+def _streams_of(table: Table, labelled: np.ndarray, known: Evaluated) -> tuple[Predictions, Streams]:
+    """The new predictions without their labels, and what is watched of them; `labelled`: which rows have labels."""
     if not table.rows:
         raise DataError(f"{table.file}: has no image", "give a table with a row for each image")
-    labelled = _labelled(table)
     keep = {name for name in table.header if name != "path" and name != "label" and not name.startswith(LABEL)}
     bare = replace(table, rows=[{k: v if k in keep else "" for k, v in row.items()} for row in table.rows])
     predictions = _read(bare, known)
