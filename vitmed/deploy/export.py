@@ -313,24 +313,6 @@ def described(saved: Checkpoint, fields: dict[str, Any]) -> dict[str, Any]:
     return network | {onnx_model.KEY: about}
 
 
-def fields_of_model(saved: Checkpoint) -> dict[str, Any]:
-    """The keyword arguments of the network. Raises UsageError for a model that timm cannot express."""
-    fields, views = resolved(saved.config.model).model_dump(), saved.config.augment.views
-    if saved.splits.target.kind == "number":
-        part: str | None = "a head that predicts a number"
-    elif views != "one":
-        part = f"several views of an image ({views})"
-    elif saved.preprocessing.normalize == "image":
-        part = "each image normalised by itself"
-    else:
-        part = lacks(fields)
-    if part:
-        fix = f"vitmed export {quoted(saved.path)} --to model.onnx writes every model"
-        fix += "; for timm: vitmed train --stem patch" * ("stem" in part)
-        raise UsageError(f"{saved.path}: the model needs {part}, which vitmed cannot write for timm", fix)
-    return fields
-
-
 def write_weights(saved: Checkpoint, target: Path, root: Path) -> WeightsGate:
     """Write a model for timm, and compare its logits there with ours if timm is installed.
 
@@ -343,7 +325,18 @@ def write_weights(saved: Checkpoint, target: Path, root: Path) -> WeightsGate:
         UsageError: timm lacks a part of the model; a package is missing; the folder cannot be written.
     """
     saved.chosen_policy()
-    fields, licence = fields_of_model(saved), saved.config.model.licence
+    fields, licence = resolved(saved.config.model).model_dump(), saved.config.model.licence
+    part = lacks(fields)
+    if saved.splits.target.kind == "number":
+        part = "a head that predicts a number"
+    elif (views := saved.config.augment.views) != "one":
+        part = f"several views of an image ({views})"
+    elif saved.preprocessing.normalize == "image":
+        part = "each image normalised by itself"
+    if part:
+        fix = f"vitmed export {quoted(saved.path)} --to model.onnx writes every model"
+        fix += "; for timm: vitmed train --stem patch" * ("stem" in part)
+        raise UsageError(f"{saved.path}: the model needs {part}, which vitmed cannot write for timm", fix)
     try:
         from safetensors.torch import save
     except ImportError:
