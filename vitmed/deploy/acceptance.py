@@ -170,12 +170,10 @@ def _judged(criterion: Criterion, where: str, found: Estimate, why: str = "") ->
     value = np.nan if found.value is None else found.value
     end = found.low if above else found.high
     against = value if criterion.by == "estimate" else np.nan if end is None else end
-
-    def good(number: float) -> bool:
-        return (number > limit if above else number < limit) or (number == limit and not strict)
-
-    met = good(against) and not why
-    state: State = "met" if met else "not shown" if np.isnan(value) or good(value) else "not met"
+    shown, good = (
+        (number > limit if above else number < limit) or (number == limit and not strict) for number in (against, value)
+    )
+    state: State = "met" if shown and not why else "not shown" if np.isnan(value) or good else "not met"
     return Judged(criterion=criterion, where=where, found=found, state=state, why=why)
 
 
