@@ -218,7 +218,7 @@ class Service:
                     raise Refusal(503, problem, "send it again later, or fewer images", headers=AGAIN) from None
         if not any(isinstance(entry, ImageAnswer) for entry in entries):
             statuses, unread = {status for _, status, _ in answers}, [entry.model_dump() for entry in entries]
-            status = statuses.pop() if len(statuses) == 1 else 422  # that which they share
+            status = statuses.pop() if len(statuses) == 1 else 422
             problem = unread[0]["problem"] if len(unread) == 1 else "no image can be read: see images"
             raise Refusal(status, problem, unread[0]["fix"], {"images": unread})
         return Reply(images=entries, model=self.hash)
@@ -399,7 +399,8 @@ def listen(
     are answered; `log` gets a line for each."""
     wait = math.ceil(2 * service.limits.timeout) + 1
     server = uvicorn.Server(uvicorn.Config(create_app(service, door, log), **SETTINGS, timeout_graceful_shutdown=wait))
-    server.capture_signals = nullcontext  # type: ignore[assignment, method-assign]  # `serve`, which exits with 0, takes them
+    # Signals are left to `serve`, whose exit code is 0.
+    server.capture_signals = nullcontext  # type: ignore[assignment, method-assign]
 
     async def run() -> None:
         seen: Seen = {}
