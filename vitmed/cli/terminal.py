@@ -163,21 +163,16 @@ def print_rows(
         for row in cells:
             table.add_row(*map(plain, row))
         console.print(table)
-    else:
-        console.print(_records(titles, cells, console.width))
+    else:  # a narrow terminal: each row as its first cell, and below it the others with their titles
+        broken = []
+        for first, *others in cells:
+            named = zip(titles[1:], others, strict=False)
+            about = " · ".join(f"{title.lstrip('>/')} {text}" for title, text in named if text)
+            broken += wrap(first, console.width, break_on_hyphens=False)
+            broken += wrap(about, console.width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+        console.print(plain("\n".join(broken)))
     for line in (caption, *lines):
         console.print(plain(line) if isinstance(line, str) else line, soft_wrap=True)
-
-
-def _records(titles: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> Text:
-    """Each row of a table as its first cell, and below it the others with their titles, for a narrow terminal."""
-    lines = []
-    for first, *others in cells:
-        named = zip(titles[1:], others, strict=False)
-        about = " · ".join(f"{title.lstrip('>/')} {text}" for title, text in named if text)
-        lines += [*wrap(first, width, break_on_hyphens=False)]
-        lines += wrap(about, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-    return plain("\n".join(lines))
 
 
 def plain(text: str, style: str = "") -> Text:
