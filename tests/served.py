@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 import vitmed
-from vitmed.deploy.http.app import Door, Service, listen, open_socket
+from vitmed.deploy.http.app import Door, Service, listen
 from vitmed.deploy.http.limits import Limits
 from vitmed.deploy.http.scores import ScoreLog
 
@@ -59,7 +59,8 @@ def serving(
     known = None if scores is None else ScoreLog(scores, loaded, log.append)
     service = Service(loaded, limits or Limits(), known, batch)
     change(service)
-    at, _ = open_socket("127.0.0.1", 0)
+    at = socket.socket()
+    at.bind(("127.0.0.1", 0))
     port, began, ends = at.getsockname()[1], threading.Event(), threading.Event()
     served = Served(f"http://127.0.0.1:{port}", port, service, log)
     door = Door(at, served.url, key, hosts)

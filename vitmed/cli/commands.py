@@ -36,12 +36,6 @@ class Verb(NamedTuple):
     function: str = ""
 
 
-def probe_json(result: Any) -> dict[str, Any]:
-    if hasattr(result, "rows"):  # a ranking
-        return {**terminal.in_folder(result, result.content), "train": result.command}
-    return terminal.train_json(result)
-
-
 def show_sample_size(result: Any) -> None:
     from vitmed.metrics.sample_size import in_words
 
@@ -57,7 +51,11 @@ VERBS = {
     "probe": Verb(
         "Evaluate a baseline that trains no network: with --weights frozen features, else colours and size alone.\n\n"
         "--weights A,B,C or all-local ranks several weights on validation, without the test.",
-        probe_json,
+        lambda found: (
+            {**terminal.in_folder(found, found.content), "train": found.command}
+            if hasattr(found, "rows")  # a ranking
+            else terminal.train_json(found)
+        ),
         lambda found: terminal.print_rows("|".join(found.rows[0]), found.rows[1:]) if hasattr(found, "rows") else None,
     ),
     "pretrain": Verb(
@@ -188,12 +186,6 @@ def weights_where(name: Annotated[str, typer.Argument(help="A name of `vitmed we
     typer.echo(fetch_weights([name], offline=True)[0][1])
 
 
-def without(flag: str, words: list[str]) -> list[str]:
-    """A command line without a flag and its value."""
-    at = [i for i, word in enumerate(words) if word == flag]
-    return [word for i, word in enumerate(words) if i not in at and i - 1 not in at and not word.startswith(f"{flag}=")]
-
-
 def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
     """Train on a folder of labelled images, then evaluate the best checkpoint on validation and on the test split."""
     if devices is not None and devices > 1 and "RANK" not in os.environ:  # so many processes run this command line
@@ -203,7 +195,10 @@ def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> N
                 raise UsageError("--json: not with --devices and --on", "vitmed runs --json, when it has ended")
             from vitmed.studies.study import train_on_nodes
 
-            raise SystemExit(train_on_nodes(on, devices, options, without("--on", sys.argv[2:])))
+            words = sys.argv[2:]  # but for --on and its value
+            at = [i for i, word in enumerate(words) if word == "--on"]
+            words = [w for i, w in enumerate(words) if i not in at and i - 1 not in at and not w.startswith("--on=")]
+            raise SystemExit(train_on_nodes(on, devices, options, words))
         from vitmed.training.processes import launch
 
         raise SystemExit(launch(devices, options.get("device", "auto"), sys.argv[1:]))

@@ -42,7 +42,12 @@ def main(args: list[str] | None = None) -> None:
         gc.set_threshold(50_000, 20, 20)
     end_with_driver()
     STARTED.set(time.monotonic() - (time.process_time() if args is None else 0))  # what Python itself took
-    fill_closed()
+    # The null device takes the place of closed standard streams, so that no other file gets their numbers.
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(handle, True)
+    os.close(handle)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
     out, err = Stream(sys.stdout), Stream(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(), _signals():
         warnings.showwarning = functools.partial(_show_warning, warnings.showwarning)
@@ -205,12 +210,3 @@ class Stream(io.TextIOBase):
             self.broken = self.broken or error
             with contextlib.suppress(OSError):  # so that what is still buffered fails no more, at exit too
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
-
-
-def fill_closed() -> None:
-    """Open the null device in place of closed standard streams, so that no other file gets their numbers."""
-    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(handle, True)
-    os.close(handle)
-    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
-    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)

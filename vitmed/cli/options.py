@@ -126,7 +126,11 @@ def parameters_of(verb: str) -> list[inspect.Parameter]:
 
 def _declared(parameter: inspect.Parameter, how: Argument | Option) -> inspect.Parameter:
     """The parameter for typer: the first type of its union, and None where it is not given."""
-    kind = _first(get_args(parameter.annotation)[0])
+    kind, several = get_args(parameter.annotation)[0], False
+    while get_args(kind):
+        several = several or get_origin(kind) not in (Union, UnionType)
+        kind = get_args(kind)[0]  # Path of `Path | str | None`, list[str] of `Sequence[str | Path]`
+    kind = list[kind] if several else kind  # type: ignore[valid-type]
     if isinstance(how, Argument):
         info = typer.Argument(help=how.help, metavar=how.metavar)
     else:
@@ -135,13 +139,6 @@ def _declared(parameter: inspect.Parameter, how: Argument | Option) -> inspect.P
         info = typer.Option(*spelled, help=how.help, metavar=how.metavar, rich_help_panel=how.panel, **limits)
     required = parameter.default is inspect.Parameter.empty
     return parameter.replace(kind=KEYWORD, annotation=Annotated[kind if required else kind | None, info])
-
-
-def _first(annotation: Any) -> Any:
-    """The type that Typer reads: Path for `Path | str | None`, list[str] for `Sequence[str | Path]`."""
-    if get_origin(annotation) in (Union, UnionType):
-        return _first(get_args(annotation)[0])
-    return list[_first(get_args(annotation)[0])] if get_args(annotation) else annotation  # type: ignore[misc]
 
 
 def _field(keyword: str, place: str, kind: type[RunConfig]) -> inspect.Parameter:

@@ -19,7 +19,6 @@ from vitmed.core.text import MEMBERS, NOTICE, counted, grouped, listed, visible
 if TYPE_CHECKING:  # loaded late
     from pathlib import Path
 
-    from rich.table import Table
     from rich.text import Text
 
     from vitmed.commands.compare import Comparison
@@ -134,8 +133,10 @@ def print_rows(
         caption: a line below the table.
         width: off a terminal and without COLUMNS, the most characters of a line.
     """
+    from rich.box import SIMPLE_HEAD
     from rich.cells import cell_len
     from rich.console import Console
+    from rich.table import Table
 
     is_sized = sys.stdout.isatty() or "COLUMNS" in os.environ
     console = Console(width=None if is_sized else width, highlight=False)
@@ -156,33 +157,23 @@ def print_rows(
                 row[i] = "…" + row[i][len(row[i]) - room + 1 :]
     while fits and sum(natural) > inside:  # rich alone would cut words
         natural[max(range(len(titles)), key=lambda i: (natural[i] > narrow[i], natural[i]))] -= 1
-    console.print(_table(titles, cells, natural) if fits else _records(titles, cells, console.width))
+    if fits:
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        for title, size in zip(titles, natural, strict=True):
+            table.add_column(title.lstrip(">/"), justify="right" if title[0] == ">" else "left", width=size)
+        for row in cells:
+            table.add_row(*map(plain, row))
+        console.print(table)
+    else:  # a narrow terminal: each row as its first cell, and below it the others with their titles
+        broken = []
+        for first, *others in cells:
+            named = zip(titles[1:], others, strict=False)
+            about = " · ".join(f"{title.lstrip('>/')} {text}" for title, text in named if text)
+            broken += wrap(first, console.width, break_on_hyphens=False)
+            broken += wrap(about, console.width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+        console.print(plain("\n".join(broken)))
     for line in (caption, *lines):
         console.print(plain(line) if isinstance(line, str) else line, soft_wrap=True)
-
-
-def _table(titles: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int]) -> Table:
-    """A table of columns of these widths."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for title, width in zip(titles, widths, strict=True):
-        table.add_column(title.lstrip(">/"), justify="right" if title[0] == ">" else "left", width=width)
-    for row in cells:
-        table.add_row(*map(plain, row))
-    return table
-
-
-def _records(titles: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> Text:
-    """Each row of a table as its first cell, and below it the others with their titles, for a narrow terminal."""
-    lines = []
-    for first, *others in cells:
-        named = zip(titles[1:], others, strict=False)
-        about = " · ".join(f"{title.lstrip('>/')} {text}" for title, text in named if text)
-        lines += [*wrap(first, width, break_on_hyphens=False)]
-        lines += wrap(about, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-    return plain("\n".join(lines))
 
 
 def plain(text: str, style: str = "") -> Text:
@@ -319,12 +310,11 @@ def print_runs(listed_runs: RunList) -> None:
 
 def print_diff(diff: RunDiff) -> None:
     """Tables of what differs, images with the first paths of each kind, and last the sentences."""
-
-    def shown(value: object) -> str:
-        return "none" if value is None else str(value)
-
     for what, differences in (("setting", diff.settings), ("version or machine", diff.environment or [])):
-        rows = [[gap.name, shown(gap.first), shown(gap.second), gap.meaning] for gap in differences]
+        rows = [
+            [gap.name, *("none" if value is None else str(value) for value in (gap.first, gap.second)), gap.meaning]
+            for gap in differences
+        ]
         if rows:
             meaning = "|meaning" * any(row[3] for row in rows)
             print_rows(f"{what}|{diff.first}|{diff.second}{meaning}", rows, caption="", width=200)

@@ -74,13 +74,6 @@ class Source(NamedTuple):
     def file(self) -> str:
         return urlsplit(self.url).path.rpartition("/")[2]
 
-    def instructions(self, path: Path) -> str:
-        """How to get the file to `path`, with a network and without one."""
-        size = megabytes(self.size) if self.size else "size unknown"
-        digest = (self.checksum or "sha256 unknown").replace(":", " ")
-        elsewhere = f"download {self.url} elsewhere ({size}, {digest}, licence {self.licence}) and put it at {path}"
-        return f"with a network: {self.again}. For a machine without one, {self.first}{elsewhere}"
-
     @property
     def first(self) -> str:
         """What to do before the download of a gated file: the page to visit."""
@@ -111,7 +104,11 @@ def fetch_file(source: Source, path: Path, non_commercial: bool = False, unasked
     """
     if not path.is_file():
         if is_offline():
-            raise source.error(f"{source.name} is not on this machine: {path} is missing", source.instructions(path))
+            size = megabytes(source.size) if source.size else "size unknown"
+            about = f"{size}, {(source.checksum or 'sha256 unknown').replace(':', ' ')}, licence {source.licence}"
+            elsewhere = f"{source.first}download {source.url} elsewhere ({about}) and put it at {path}"
+            fix = f"with a network: {source.again}. For a machine without one, {elsewhere}"
+            raise source.error(f"{source.name} is not on this machine: {path} is missing", fix)
         mark = "" if source.checksum or source.hub else "; only its size can be checked"
         mark += NO if unasked else ""
         size = megabytes(source.size) if source.size else "a file"

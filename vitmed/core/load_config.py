@@ -116,24 +116,6 @@ def _check_paths(config: RunConfig, file: Path, given: Collection[str]) -> None:
         raise kind(f"--config {file} names what is not there: {paths}", f"add {' '.join(lost)} to the command")
 
 
-def _as_flags(problem: str, tree: dict[str, Any], given: Collection[str], kind: type[RunConfig]) -> str:
-    """A message with the flags of the fields that it names, if it is about one that came from a flag.
-
-    A field that is in the tree and did not come from a flag keeps its name.
-    """
-    named = set(re.findall(r"\b[a-z]+\.[a-z_]+\b", problem))
-    if not named & set(given):
-        return problem
-    for keyword, key in flags_of(kind).items():
-        section, _, field = key.partition(".")
-        if key in named and (key in given or field not in tree.get(section, {})):
-            flag = f"--{keyword.replace('_', '-')}"
-            for value in ("'(.*)'", "(.*?)"):
-                problem = re.sub(rf"^config {key}(?:\.\d+)* = {value}: ", rf"{flag} \1: ", problem)
-            problem = re.sub(rf"\b{key}\b", flag, problem)
-    return problem
-
-
 def paths_in(tree: Mapping[str, Any], folder: str | Path = ".") -> Iterator[tuple[str, str, str]]:
     """Section, field and value of the paths in the tree of a configuration in `folder`, without keywords."""
     for section, field in PATHS:
@@ -201,20 +183,26 @@ def build_config(
         if first["type"] == "value_error":  # our own: a field, or fields that contradict each other
             problem = str(first["ctx"]["error"])
         else:
-            value = first["input"]
-            shown = f"{value:g}" if isinstance(value, float) and first["loc"][-1] in SHARES else repr(value)
-            problem = f"config {key} = {shown}: {expected(first)}"
-        raise UsageError(_as_flags(problem, tree, given, kind), fix) from None
-
-
-def expected(error: Mapping[str, Any]) -> str:
-    """What pydantic expected, in words; for a share in percent, also the right number."""
-    value = error["input"]
-    if error["loc"][-1] in SHARES and isinstance(value, int | float):
-        share = "expected a share above 0 and below 1"
-        return f"{share} (for {value:g} %: {value / 100:g})" if 2 <= value < 100 else share
-    text = ", found a text" * isinstance(value, str)
-    return f"expected {WORDS[error['type']]}{text}" if error["type"] in WORDS else str(error["msg"])
+            value, is_share = first["input"], first["loc"][-1] in SHARES
+            shown = f"{value:g}" if isinstance(value, float) and is_share else repr(value)
+            if is_share and isinstance(value, int | float):
+                expected = "expected a share above 0 and below 1"
+                expected += f" (for {value:g} %: {value / 100:g})" if 2 <= value < 100 else ""
+            elif first["type"] in WORDS:
+                expected = f"expected {WORDS[first['type']]}" + ", found a text" * isinstance(value, str)
+            else:
+                expected = str(first["msg"])
+            problem = f"config {key} = {shown}: {expected}"
+        named = set(re.findall(r"\b[a-z]+\.[a-z_]+\b", problem))
+        # If a field in the message came from a flag, flags stand for its fields, but for those of the tree alone.
+        for keyword, place in flags_of(kind).items() if named & set(given) else ():
+            section, _, name = place.partition(".")
+            if place in named and (place in given or name not in tree.get(section, {})):
+                flag = f"--{keyword.replace('_', '-')}"
+                for quoted in ("'(.*)'", "(.*?)"):
+                    problem = re.sub(rf"^config {place}(?:\.\d+)* = {quoted}: ", rf"{flag} \1: ", problem)
+                problem = re.sub(rf"\b{place}\b", flag, problem)
+        raise UsageError(problem, fix) from None
 
 
 def with_card(tree: dict[str, Any], kind: type[RunConfig]) -> dict[str, Any]:

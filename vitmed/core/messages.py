@@ -75,8 +75,7 @@ class Silent(Ui):
 class Mute(Silent):
     """Prints nothing."""
 
-    def warn(self, text: str) -> None:
-        pass
+    warn = Silent.say
 
 
 class Logged(Ui):

@@ -127,7 +127,11 @@ def check_policy(content: Mapping[str, Any]) -> None:
     """Raise UsageError for a decision policy with prediction sets by APS or RAPS."""
     findings = content.get("findings")
     for part in (content, *(findings.values() if isinstance(findings, Mapping) else ())):
-        _check_score(part.get("prediction_sets") if isinstance(part, Mapping) else None)
+        sets = part.get("prediction_sets") if isinstance(part, Mapping) else None
+        score = sets.get("score", "lac") if isinstance(sets, Mapping) else "lac"
+        if score != "lac":
+            problem = f"prediction sets by evaluate.conformal = {score!r} are no longer there; vitmed {READER} has them"
+            raise UsageError(problem, "train again without evaluate.conformal")
 
 
 def reduced_precision(content: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -154,7 +158,7 @@ def results(content: Mapping[str, Any]) -> dict[str, Any]:
     check_version("familiarity" in today or (isinstance(report, Mapping) and "judgement" in report))
     if "target" in today:
         today["target"] = target(today["target"])
-    _check_score(today.get("conformal"))
+    check_policy({"prediction_sets": today.get("conformal")})
     for gone in GONE:
         today = _without(today, gone.split("."))
     for column in today.get("subgroups") or ():
@@ -232,10 +236,3 @@ def gone(words: list[str], message: str) -> UsageError | None:
             what = name if name.startswith("-") else f"vitmed {name}"
             return UsageError(f"{what} is no longer there; vitmed {READER} has it", instead)
     return None
-
-
-def _check_score(sets: Any) -> None:
-    score = sets.get("score", "lac") if isinstance(sets, Mapping) else "lac"
-    if score != "lac":
-        problem = f"prediction sets by evaluate.conformal = {score!r} are no longer there; vitmed {READER} has them"
-        raise UsageError(problem, "train again without evaluate.conformal")

@@ -9,7 +9,7 @@ the right side. All criteria must be met, so no level is adjusted (intersection-
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,7 +21,7 @@ from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.files import write_json, write_text
 from vitmed.core.text import now
 from vitmed.core.text_files import YamlError, read_yaml
-from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
+from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, of_share
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.paired_comparison import share_difference
@@ -92,8 +92,16 @@ def judge(criteria: Criteria, read: Sequence[Model], models: Sequence[Model]) ->
     numbers: Numbers = kind.numbers.evaluate(new)
     judged = list[Judged]()
     for criterion in criteria.criteria:
-        if criterion.in_each is not None:
-            judged += [_judged(criterion, *stratum) for stratum in _of_strata(criterion, new, kind)]
+        if (column := criterion.in_each) is not None:
+            unit = "images" if new.groups is None else "patients"
+            cut = strata(new.columns[column], new.units.tolist(), unit)
+            if cut.why:
+                judged.append(_judged(criterion, column, UNKNOWN, cut.why))
+            for g, name in enumerate(cut.names):
+                part: Any = new.take(np.flatnonzero(cut.of == g))
+                few = len(np.unique(part.units)) < FEWEST
+                found = UNKNOWN if few else _number(criterion, part, kind.numbers.evaluate(part))
+                judged.append(_judged(criterion, f"{column} {name}", found, f"fewer than {FEWEST} {unit}" * few))
         elif criterion.worse_by_less_than is not None:
             judged.append(_judged(criterion, "", _gap(criterion, models)))
         else:
@@ -152,22 +160,6 @@ def _gap(criterion: Criterion, models: Sequence[Model]) -> Estimate:
     raise UsageError(f"there is no paired difference of the {name} of {of}", f"use one of {', '.join(both)}{alone}")
 
 
-def _of_strata(criterion: Criterion, predictions: Predictions, kind: TargetKind) -> Iterator[tuple[str, Estimate, str]]:
-    """Each stratum of a column: its name, the number, and why it cannot be judged."""
-    column = criterion.in_each
-    assert column is not None
-    unit = "images" if predictions.groups is None else "patients"
-    cut = strata(predictions.columns[column], predictions.units.tolist(), unit)
-    if cut.why:
-        yield column, UNKNOWN, cut.why
-    for g, name in enumerate(cut.names):
-        part: Any = predictions.take(np.flatnonzero(cut.of == g))
-        if len(np.unique(part.units)) < FEWEST:
-            yield f"{column} {name}", UNKNOWN, f"fewer than {FEWEST} {unit}"
-        else:
-            yield f"{column} {name}", _number(criterion, part, kind.numbers.evaluate(part)), ""
-
-
 def _judged(criterion: Criterion, where: str, found: Estimate, why: str = "") -> Judged:
     """A criterion is met, not met, or not shown: the number is good enough, but its interval is not."""
     limit, above, strict = criterion.limit, criterion.at_most is None, criterion.worse_by_less_than is not None
@@ -178,12 +170,10 @@ def _judged(criterion: Criterion, where: str, found: Estimate, why: str = "") ->
     value = np.nan if found.value is None else found.value
     end = found.low if above else found.high
     against = value if criterion.by == "estimate" else np.nan if end is None else end
-
-    def good(number: float) -> bool:
-        return (number > limit if above else number < limit) or (number == limit and not strict)
-
-    met = good(against) and not why
-    state: State = "met" if met else "not shown" if np.isnan(value) or good(value) else "not met"
+    shown, good = (
+        (number > limit if above else number < limit) or (number == limit and not strict) for number in (against, value)
+    )
+    state: State = "met" if shown and not why else "not shown" if np.isnan(value) or good else "not met"
     return Judged(criterion=criterion, where=where, found=found, state=state, why=why)
 
 

@@ -11,7 +11,7 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -35,7 +35,6 @@ from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import Outputs, SavedModel, score_column
-from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER, YES
 from vitmed.models.hardware import FULL_FP32
 from vitmed.models.sizes import resolved
@@ -106,29 +105,22 @@ def compare_export(
     theirs = dict(zip(graph.outputs, map(np.concatenate, zip(*exported, strict=True)), strict=True))
     undecided = labelled_by(saved.splits.target, saved.classes, chosen, outputs.logits, saved.config.data.positive)
     scores = score_column(theirs.get("ood_score"))
-    exact = saved.policy.apply(replace(undecided, columns=outputs.columns))
-    again = saved.policy.apply(replace(undecided, logits=theirs["logits"], columns=scores))
-    flipped, largest = _differences(exact, again, theirs)
-    return ExportGate(images=len(chosen), flipped=flipped, largest=largest, resized=graph.resize)
-
-
-def _differences(exact: Predictions, again: Predictions, theirs: Mapping[str, np.ndarray]) -> tuple[int, float]:
-    """The number of images with another decision, and the largest difference of a probability. `exact` comes from the
-    checkpoint, `again` from the exported logits with the policy in numpy, `theirs` from the graph."""
+    exact = saved.policy.apply(replace(undecided, columns=outputs.columns))  # from the checkpoint
+    again = saved.policy.apply(replace(undecided, logits=theirs["logits"], columns=scores))  # its policy in numpy
     flipped = theirs["answered"] != np.array([cell == YES for cell in again.columns[ANSWER]])
     if "value" in theirs:
         moved = np.abs(exact.amounts[:, 0] - theirs["value"]).max(initial=0) / exact.target.spread
-        return int(flipped.sum()), float(moved)
-    flipped |= np.any((theirs["prediction"] != again.predicted).reshape(len(flipped), -1), axis=1)
-    if "in_set" in theirs:
-        flipped |= np.any(theirs["in_set"] != again.members, axis=1)
-    flipped |= np.any((exact.predicted != again.predicted).reshape(len(flipped), -1), axis=1)
-    if exact.kind == "classes":
-        flipped |= exact.likeliest != again.likeliest
-    # One validation image is the edge itself, with a score of 1; any rounding would flip it.
-    flipped |= (unlike_training(exact) != unlike_training(again)) & (scores_of(exact) != 1)
-    moved = np.abs(exact.probabilities - theirs["probabilities"]).max(initial=0)
-    return int(flipped.sum()), float(moved)
+    else:
+        flipped |= np.any((theirs["prediction"] != again.predicted).reshape(len(flipped), -1), axis=1)
+        if "in_set" in theirs:
+            flipped |= np.any(theirs["in_set"] != again.members, axis=1)
+        flipped |= np.any((exact.predicted != again.predicted).reshape(len(flipped), -1), axis=1)
+        if exact.kind == "classes":
+            flipped |= exact.likeliest != again.likeliest
+        # One validation image is the edge itself, with a score of 1; any rounding would flip it.
+        flipped |= (unlike_training(exact) != unlike_training(again)) & (scores_of(exact) != 1)
+        moved = np.abs(exact.probabilities - theirs["probabilities"]).max(initial=0)
+    return ExportGate(images=len(chosen), flipped=int(flipped.sum()), largest=float(moved), resized=graph.resize)
 
 
 def onnx_program(graph: ExportedGraph, file: Path) -> tuple[Any, Any]:
@@ -321,24 +313,6 @@ def described(saved: Checkpoint, fields: dict[str, Any]) -> dict[str, Any]:
     return network | {onnx_model.KEY: about}
 
 
-def fields_of_model(saved: Checkpoint) -> dict[str, Any]:
-    """The keyword arguments of the network. Raises UsageError for a model that timm cannot express."""
-    fields, views = resolved(saved.config.model).model_dump(), saved.config.augment.views
-    if saved.splits.target.kind == "number":
-        part: str | None = "a head that predicts a number"
-    elif views != "one":
-        part = f"several views of an image ({views})"
-    elif saved.preprocessing.normalize == "image":
-        part = "each image normalised by itself"
-    else:
-        part = lacks(fields)
-    if part:
-        fix = f"vitmed export {quoted(saved.path)} --to model.onnx writes every model"
-        fix += "; for timm: vitmed train --stem patch" * ("stem" in part)
-        raise UsageError(f"{saved.path}: the model needs {part}, which vitmed cannot write for timm", fix)
-    return fields
-
-
 def write_weights(saved: Checkpoint, target: Path, root: Path) -> WeightsGate:
     """Write a model for timm, and compare its logits there with ours if timm is installed.
 
@@ -351,7 +325,18 @@ def write_weights(saved: Checkpoint, target: Path, root: Path) -> WeightsGate:
         UsageError: timm lacks a part of the model; a package is missing; the folder cannot be written.
     """
     saved.chosen_policy()
-    fields, licence = fields_of_model(saved), saved.config.model.licence
+    fields, licence = resolved(saved.config.model).model_dump(), saved.config.model.licence
+    part = lacks(fields)
+    if saved.splits.target.kind == "number":
+        part = "a head that predicts a number"
+    elif (views := saved.config.augment.views) != "one":
+        part = f"several views of an image ({views})"
+    elif saved.preprocessing.normalize == "image":
+        part = "each image normalised by itself"
+    if part:
+        fix = f"vitmed export {quoted(saved.path)} --to model.onnx writes every model"
+        fix += "; for timm: vitmed train --stem patch" * ("stem" in part)
+        raise UsageError(f"{saved.path}: the model needs {part}, which vitmed cannot write for timm", fix)
     try:
         from safetensors.torch import save
     except ImportError:

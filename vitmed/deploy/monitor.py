@@ -124,7 +124,7 @@ def watch(
         reference_images=len(reference),
         reference_patients=None if reference.groups is None else watched.units.count,
         images=len(new),
-        labelled=len(_labelled(table, reference)[1]),
+        labelled=watched.labelled,
         patients=None if new.groups is None else Units(new.units).count,
         first=times[0] if times else None,
         last=times[-1] if times else None,
@@ -142,7 +142,7 @@ class _Watched:
     def __init__(self, known: Evaluated, table: Table, settings: tuple[int, float, float]) -> None:
         period, false_alarms, self.shift = settings
         self.times: list[str] = table.cells(TIME) if TIME in table.header else []
-        self.new, streams = _streams_of(table, known)
+        self.new, streams, self.labelled = _streams_of(table, known)
         self.streams = {name: charts.newest(stream, period) for name, stream in streams.items()}
         self.reference = TARGETS[target_of(known.predictions).kind].watch(known.predictions)
         self.units, self.notes = Units(known.predictions.units), [*self.new.notes]
@@ -212,17 +212,12 @@ class _Watched:
         )
 
 
-def _labelled(table: Table, like: Predictions) -> tuple[set[str], list[int]]:
-    """The columns of labels, and the rows that have one."""
-    columns = {"label", *(LABEL + name for name in like.classes)} & {*table.header}
-    return columns, [i for i, row in enumerate(table.rows) if any((row[name] or "").strip() for name in columns)]
-
-
-def _streams_of(table: Table, known: Evaluated) -> tuple[Predictions, Streams]:
-    """The new predictions without their labels, and what is watched of them; labels may be known of some rows."""
+def _streams_of(table: Table, known: Evaluated) -> tuple[Predictions, Streams, int]:
+    """The new predictions without their labels, what is watched of them, and how many rows have a label."""
     if not table.rows:
         raise DataError(f"{table.file}: has no image", "give a table with a row for each image")
-    columns, labelled = _labelled(table, known.predictions)
+    columns = {"label", *(LABEL + name for name in known.predictions.classes)} & {*table.header}
+    labelled = [i for i, row in enumerate(table.rows) if any((row[name] or "").strip() for name in columns)]
     keep = {*table.header} - {"path", *columns}
     bare = replace(table, rows=[{k: v if k in keep else "" for k, v in row.items()} for row in table.rows])
     predictions = _read(bare, known)
@@ -235,7 +230,7 @@ def _streams_of(table: Table, known: Evaluated) -> tuple[Predictions, Streams]:
                 values = np.full(len(table.rows), np.nan)
                 values[labelled] = stream.values
                 streams[name] = replace(stream, values=values)
-    return predictions, streams
+    return predictions, streams, len(labelled)
 
 
 def _read(table: Table, known: Evaluated) -> Predictions:

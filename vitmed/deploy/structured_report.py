@@ -111,35 +111,19 @@ def groups_of(answer: Answer, policy: DecisionPolicy | None, kind: str) -> list[
     elif kind == "number":
         _number(whole, answer, policy)
     else:
-        _class(whole, answer, policy)
+        predicted = coded(str(answer.prediction))
+        whole.finding = predicted if answer.answered else coded("no answer")
+        if not answer.answered:
+            whole.say(coded("Predicted, but not answered"), predicted)
+        for name, probability in sorted(answer.probabilities.items(), key=lambda item: -item[1])[:MOST_CLASSES]:
+            whole.measure(f"Probability of {name}", probability)
+        if isinstance(policy, ClassPolicy) and policy.operating.positive is not None:
+            threshold = policy.operating.threshold
+            whole.measure(f"Threshold of {policy.operating.positive}", 0.5 if threshold is None else threshold)
     for member in answer.prediction_set or ():
         whole.say(coded("Cannot be excluded"), coded(member))
     whole.measure("Out-of-distribution score (above 1: unlike training)", answer.ood_score)
     return [whole, *parts]
-
-
-def result_line(answer: Answer) -> str:
-    """The result in a line, as text, which a viewer shows first."""
-    if not answer.answered:
-        return f"No answer: {answer.reason}"
-    if isinstance(answer.prediction, tuple):
-        return f"Present: {', '.join(answer.prediction) or 'none of the findings'}"
-    if isinstance(answer.prediction, float):
-        ends = "" if answer.interval is None else " (interval {} to {})".format(*map(format_number, answer.interval))
-        return f"{format_number(answer.prediction)} {answer.unit}".strip() + ends
-    return f"{answer.prediction}, probability {format_probability(answer.probabilities[answer.prediction])}"
-
-
-def _class(group: Group, answer: Answer, policy: DecisionPolicy | None) -> None:
-    predicted = coded(str(answer.prediction))
-    group.finding = predicted if answer.answered else coded("no answer")
-    if not answer.answered:
-        group.say(coded("Predicted, but not answered"), predicted)
-    for name, probability in sorted(answer.probabilities.items(), key=lambda item: -item[1])[:MOST_CLASSES]:
-        group.measure(f"Probability of {name}", probability)
-    if isinstance(policy, ClassPolicy) and policy.operating.positive is not None:
-        threshold = policy.operating.threshold
-        group.measure(f"Threshold of {policy.operating.positive}", 0.5 if threshold is None else threshold)
 
 
 def _finding(name: str, answer: Answer, policy: DecisionPolicy | None) -> Group:
@@ -199,8 +183,17 @@ def structured_report(answer: Answer, model: Model, header: Any, uid: str, note:
         procedure_reported=codes.SCT.ImagingProcedure,
         imaging_measurements=[_container(group, model, image) for group in groups],
     )
-    line = f"{result_line(answer)}. {NOTICE}"
-    content[0].ContentSequence.insert(0, sr.TextContentItem(coded("Result"), line, sr.RelationshipTypeValues.CONTAINS))
+    if not answer.answered:
+        result = f"No answer: {answer.reason}"
+    elif isinstance(answer.prediction, tuple):
+        result = f"Present: {', '.join(answer.prediction) or 'none of the findings'}"
+    elif isinstance(answer.prediction, float):
+        ends = "" if answer.interval is None else " (interval {} to {})".format(*map(format_number, answer.interval))
+        result = f"{format_number(answer.prediction)} {answer.unit}".strip() + ends
+    else:
+        result = f"{answer.prediction}, probability {format_probability(answer.probabilities[answer.prediction])}"
+    line = sr.TextContentItem(coded("Result"), f"{result}. {NOTICE}", sr.RelationshipTypeValues.CONTAINS)
+    content[0].ContentSequence.insert(0, line)  # a viewer shows it first
     return _filed(content[0], model, header, uid)
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -20,7 +20,7 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
@@ -81,7 +81,15 @@ class Batcher(Generic[Result]):
     def _run(self) -> None:
         going = True
         while going:
-            jobs, going = self._batch()
+            batch, until = [self._jobs.get()], time.monotonic() + self.wait
+            while batch[-1] is not None and len(batch) < self.size:
+                coming, left = self.on_the_way() > 0, until - time.monotonic()
+                try:
+                    batch.append(self._jobs.get(timeout=left) if coming and left > 0 else self._jobs.get_nowait())
+                except queue.Empty:
+                    break
+            going = batch[-1] is not None  # `stop` puts None
+            jobs = [job for job in batch if job is not None]
             jobs = [job for job in jobs if job[1].set_running_or_notify_cancel()]  # others have run out of time
             if not jobs:
                 continue
@@ -93,17 +101,6 @@ class Batcher(Generic[Result]):
                 for _, future in jobs:
                     if not future.done():
                         future.set_exception(error)
-
-    def _batch(self) -> tuple[list[tuple[np.ndarray, Future[Result]]], bool]:
-        """The next jobs, and whether more may come."""
-        jobs, until = [self._jobs.get()], time.monotonic() + self.wait
-        while jobs[-1] is not None and len(jobs) < self.size:
-            coming, left = self.on_the_way() > 0, until - time.monotonic()
-            try:
-                jobs.append(self._jobs.get(timeout=left) if coming and left > 0 else self._jobs.get_nowait())
-            except queue.Empty:
-                break
-        return [job for job in jobs if job is not None], jobs[-1] is not None
 
 
 class Service:
@@ -131,7 +128,12 @@ class Service:
         self.decoders = min(DECODERS, cores())
         self.pool = ThreadPoolExecutor(self.decoders, "decode")
         self.drawn = model.preprocessing.drawn()
-        self.known = _stored(model, self.drawn)  # the answer to it; None: that at the start counts
+        self.known: np.ndarray | None = None  # the numbers of the answer to it; None: those at the start count
+        policy = model.saved.policy
+        if policy is not None and policy.known_logits and model.network.precision == "fp32":  # from the model's file
+            logits = np.array([policy.known_logits], np.float32)
+            known = policy.apply(model.saved.predictions(("",), logits, {}))
+            self.known = _numbers(next(model.answers(known, [self.drawn])))
         self.checked: tuple[float, str] = (-FRESH, "")  # when, and what was wrong
         self.checking = asyncio.Lock()
 
@@ -162,26 +164,25 @@ class Service:
         """A drawn image gives, through queue and model, the answer that the training stored with the model."""
         self.load.check_open()
         async with self.checking:  # one for all who ask at once
-            now = asyncio.get_running_loop().time()
+            now, wrong = asyncio.get_running_loop().time(), ""
             if now - self.checked[0] >= FRESH:
-                self.checked = now, await self._what_is_wrong()
+                try:
+                    async with asyncio.timeout(self.limits.timeout):
+                        answer, _ = await self.batcher.put(self.drawn)
+                except TimeoutError:
+                    wrong = f"the model gave no answer in {self.limits.timeout:g} s"
+                except Exception as error:
+                    wrong = f"the model fails ({type(error).__name__})"
+                else:
+                    found = _numbers(answer)
+                    if self.known is None or not np.isfinite(found).all():
+                        wrong = "the answer of the model is not finite"
+                    elif not np.allclose(found, self.known, rtol=CLOSE, atol=CLOSE):
+                        wrong = "the model gives another answer to a stored image than the one stored with it"
+                self.checked = now, wrong
         if self.checked[1]:
             raise Refusal(503, self.checked[1], "start the server again", headers=AGAIN)
         return {"status": "ready"}
-
-    async def _what_is_wrong(self) -> str:
-        try:
-            async with asyncio.timeout(self.limits.timeout):
-                answer, _ = await self.batcher.put(self.drawn)
-        except TimeoutError:
-            return f"the model gave no answer in {self.limits.timeout:g} s"
-        except Exception as error:
-            return f"the model fails ({type(error).__name__})"
-        found = _numbers(answer)
-        if self.known is None or not np.isfinite(found).all():
-            return "the answer of the model is not finite"
-        same = np.allclose(found, self.known, rtol=CLOSE, atol=CLOSE)
-        return "" if same else "the model gives another answer to a stored image than the one stored with it"
 
     async def predict(self, request: Request, pictures: bool = False) -> Reply | Response:
         """Answer the images of a form. `pictures=true` adds what the network saw.
@@ -208,8 +209,6 @@ class Service:
                         each = (self._answer(request, upload, pictures, turn) for upload in uploads)
                         answers = await asyncio.gather(*each)
                         entries = [entry for entry, _, _ in answers]
-                        if not any(isinstance(entry, ImageAnswer) for entry in entries):
-                            raise _unreadable(answers)
                         entry, _, answer = answers[0]
                         if header is not None and isinstance(entry, ImageAnswer) and answer is not None:
                             file = await in_pool(content.write_report, self.model, header, answer, entry.note)
@@ -217,6 +216,11 @@ class Service:
                 except TimeoutError:
                     problem = f"there was no answer in {self.limits.timeout:g} s"
                     raise Refusal(503, problem, "send it again later, or fewer images", headers=AGAIN) from None
+        if not any(isinstance(entry, ImageAnswer) for entry in entries):
+            statuses, unread = {status for _, status, _ in answers}, [entry.model_dump() for entry in entries]
+            status = statuses.pop() if len(statuses) == 1 else 422
+            problem = unread[0]["problem"] if len(unread) == 1 else "no image can be read: see images"
+            raise Refusal(status, problem, unread[0]["fix"], {"images": unread})
         return Reply(images=entries, model=self.hash)
 
     async def card(self) -> ModelCard:
@@ -262,26 +266,6 @@ def _numbers(answer: Answer) -> np.ndarray:
     return np.array([*answer.probabilities.values(), *quantities], np.float64)
 
 
-def _stored(model: Model, drawn: np.ndarray) -> np.ndarray | None:
-    """The numbers that the answer to the drawn image should have, from the logits in the model's file.
-
-    None if the file holds none, or if this process computes in reduced precision.
-    """
-    saved = model.saved
-    if saved.policy is None or not saved.policy.known_logits or model.network.precision != "fp32":
-        return None
-    predictions = saved.policy.apply(saved.predictions(("",), np.array([saved.policy.known_logits], np.float32), {}))
-    return _numbers(next(model.answers(predictions, [drawn])))
-
-
-def _unreadable(answers: Sequence[Answered]) -> Refusal:
-    """No image can be read: the status that they share, else 422."""
-    statuses, entries = {status for _, status, _ in answers}, [entry.model_dump() for entry, _, _ in answers]
-    first, status = entries[0], statuses.pop() if len(statuses) == 1 else 422
-    problem = first["problem"] if len(entries) == 1 else "no image can be read: see images"
-    return Refusal(status, problem, first["fix"], {"images": entries})
-
-
 def create_app(service: Service, door: "Door", log: Callable[[str], None]) -> ASGIApp:
     """The application around a service that has started; `log` gets a line for each request."""
     about: dict[str, Any] = {"title": "vitmed", "version": __version__, "description": NOTICE}
@@ -306,11 +290,8 @@ def create_app(service: Service, door: "Door", log: Callable[[str], None]) -> AS
     async def docs() -> HTMLResponse:
         return content.page("addresses.html.j2", schema=app.openapi())
 
-    def handler(refusal: Callable[[Any], Refusal]) -> Callable[[Request, Exception], JSONResponse]:
-        return lambda request, error: limits.refused(refusal(error))
-
     for kind, refusal in REFUSALS.items():
-        app.add_exception_handler(kind, handler(refusal))
+        app.add_exception_handler(kind, lambda request, error, refusal=refusal: limits.refused(refusal(error)))
     return Guard(app, door.key, door.hosts, service.counters, log)
 
 
@@ -372,25 +353,6 @@ def read_key(file: Path | None) -> str | None:
     return key
 
 
-def open_socket(host: str, port: int) -> tuple[socket.socket, bool]:
-    """A bound socket, and whether only this machine can reach it. Raises UsageError."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError):
-        raise UsageError(f"--host {host}: no such address", "--host 127.0.0.1, or --host 0.0.0.0 for all") from None
-    opened = socket.socket(family, kind, protocol)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        opened.bind(address)
-    except OSError as error:
-        opened.close()
-        another = f"choose another: --port {port + 1 if 1023 < port < 65535 else 8001}"
-        fix = "--host 127.0.0.1" if error.errno == errno.EADDRNOTAVAIL else another
-        raise UsageError(f"{host}, port {port}: cannot be used ({error.strerror})", fix) from None
-    bound = str(address[0])
-    return opened, bound == "::1" or bound.startswith("127.")
-
-
 class Door(NamedTuple):
     """Where the server listens, and who may come in."""
 
@@ -407,8 +369,19 @@ def open_door(host: str, port: int, key_file: str | Path | None, no_key: bool) -
     key = read_key(None if key_file is None else Path(key_file))
     if key is not None and no_key:
         raise excluded("key")
-    at, local = open_socket(host, port)
-    with at:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError):
+        raise UsageError(f"--host {host}: no such address", "--host 127.0.0.1, or --host 0.0.0.0 for all") from None
+    with socket.socket(family, kind, protocol) as at:
+        at.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            at.bind(address)
+        except OSError as error:
+            another = f"choose another: --port {port + 1 if 1023 < port < 65535 else 8001}"
+            fix = "--host 127.0.0.1" if error.errno == errno.EADDRNOTAVAIL else another
+            raise UsageError(f"{host}, port {port}: cannot be used ({error.strerror})", fix) from None
+        local = str(address[0]) == "::1" or str(address[0]).startswith("127.")  # only this machine can reach it
         if not local and key is None and not no_key:
             problem = f"--host {host} lets other machines in, and there is no key"
             raise UsageError(problem, "--api-key-file FILE, or --no-key where a proxy asks for one")
@@ -419,19 +392,15 @@ def open_door(host: str, port: int, key_file: str | Path | None, no_key: bool) -
         yield Door(at, f"http://{name}:{at.getsockname()[1]}", key, hosts)
 
 
-class _Server(uvicorn.Server):
-    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
-        """Leave signals to `serve`, whose exit code is 0."""
-        return nullcontext()
-
-
 def listen(
     service: Service, door: Door, asked: Callable[[], bool], began: Callable[[], None], log: Callable[[str], None]
 ) -> None:
     """Answer requests until `asked` is true; then finish those that have come. `began` is called once, when requests
     are answered; `log` gets a line for each."""
     wait = math.ceil(2 * service.limits.timeout) + 1
-    server = _Server(uvicorn.Config(create_app(service, door, log), **SETTINGS, timeout_graceful_shutdown=wait))
+    server = uvicorn.Server(uvicorn.Config(create_app(service, door, log), **SETTINGS, timeout_graceful_shutdown=wait))
+    # Signals are left to `serve`, whose exit code is 0.
+    server.capture_signals = nullcontext  # type: ignore[assignment, method-assign]
 
     async def run() -> None:
         seen: Seen = {}

@@ -21,7 +21,7 @@ from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import NOTICE, counted, csp_hash, format_probability
 from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
 from vitmed.decisions.operating_points import DECIDES
-from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy
+from vitmed.decisions.policy import ClassPolicy, FindingPolicy
 from vitmed.deploy.http.limits import Refusal, Upload
 from vitmed.imaging.dicom import QUIET, silence
 from vitmed.inference.ensemble import Ensemble
@@ -122,11 +122,20 @@ class ModelCard(ModelHash):
 def model_card(model: Model) -> ModelCard:
     """What the model is, as far as its file and the folder beside it say."""
     saved, policy = model.saved, model.saved.policy
+    decides = f"Decision: {policy.summary}" if isinstance(policy, FindingPolicy) else None
+    if isinstance(policy, ClassPolicy):
+        threshold, positive = policy.operating.threshold, policy.operating.positive
+        if positive is None:
+            way = DECIDES.get(policy.operating.chosen)
+            decides = way and f"It says the class with the {way}"
+        else:
+            least = format_probability(0.5 if threshold is None else threshold)
+            decides = f"It says {positive} from a probability of {least}"
     single: Literal["checkpoint", "onnx"] = "onnx" if model.network.model is None else "checkpoint"
     return ModelCard(
         weights_sha256=saved.weights_hash,
         name=saved.config.model.name,
-        decides=_decides(policy),
+        decides=decides,
         kind=model.kind,
         classes=list(saved.classes),
         unit=model.unit,
@@ -140,16 +149,6 @@ def model_card(model: Model) -> ModelCard:
         terms=saved.config.model.terms,
         test=_headline(saved),
     )
-
-
-def _decides(policy: DecisionPolicy | None) -> str | None:
-    if not isinstance(policy, ClassPolicy):
-        return f"Decision: {policy.summary}" if isinstance(policy, FindingPolicy) else None
-    threshold, positive = policy.operating.threshold, policy.operating.positive
-    if positive is None:
-        way = DECIDES.get(policy.operating.chosen)
-        return way and f"It says the class with the {way}"
-    return f"It says {positive} from a probability of {format_probability(0.5 if threshold is None else threshold)}"
 
 
 def _headline(saved: SavedModel) -> Headline | None:

@@ -182,7 +182,6 @@ WITHOUT_KEY = (LIVE, READY, DOCS, SCHEMA, PAGE)  # they hold nothing of the mode
 ROUTES = (PREDICT, CARD, METRICS, *WITHOUT_KEY)
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 OTHER = "other"  # in the log and in the numbers: what the sender wrote stays out of them
-Log = Callable[[str], None]
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -191,17 +190,17 @@ HEADERS = {
 }
 
 
+@dataclass(eq=False)
 class Guard:
-    """An application around another: it checks, counts and logs requests.
+    """An application around another: it checks, counts and logs requests."""
 
-    Args:
-        key: that a request must bring; None: none.
-        hosts: names by which a request may call the server; none: any. A web page of another host could otherwise reach
-            a server on this machine (DNS rebinding), or send it images.
-    """
-
-    def __init__(self, app: ASGIApp, key: str | None, hosts: Collection[str], counters: Counters, log: Log):
-        self.app, self.key, self.hosts, self.counters, self.log = app, key, hosts, counters, log
+    app: ASGIApp
+    key: str | None  # that a request must bring; None: none
+    # Names by which a request may call the server; none: any. A web page of another host could otherwise reach a server
+    # on this machine (DNS rebinding), or send it images.
+    hosts: Collection[str]
+    counters: Counters
+    log: Callable[[str], None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

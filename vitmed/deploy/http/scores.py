@@ -109,18 +109,6 @@ class ScoreLog:
         except OSError as error:
             raise UsageError(f"{file}: cannot be written ({error.strerror})", "name another file") from None
 
-    def _renew(self) -> None:
-        """Begin the file anew if it was moved or emptied, as a rotation of logs does."""
-        with contextlib.suppress(OSError):
-            if os.path.samestat(there := self.file.stat(), os.fstat(self.stream.fileno())) and there.st_size:
-                return
-        if not self.file.exists() or self.file.is_file():
-            before, self.stream = self.stream, self.file.open("a+b", buffering=0)
-            before.close()
-            claim(self.stream.fileno())
-            if not self.stream.seek(0, os.SEEK_END):
-                self._write(self.first)
-
     def _write(self, text: str) -> None:
         """Write all of it or nothing: a disk that fills up takes a part, and reports that only the next time."""
         end, rest = self.stream.seek(0, os.SEEK_END), text.encode()
@@ -141,7 +129,16 @@ class ScoreLog:
         rows = [[now, self.weights_hash, name, *(row[i] for i in places)] for name, row in pairs]
         with self.lock:
             try:
-                self._renew()
+                gone = True  # the file was moved or emptied, as a rotation of logs does
+                with contextlib.suppress(OSError):
+                    there = self.file.stat()
+                    gone = not os.path.samestat(there, os.fstat(self.stream.fileno())) or not there.st_size
+                if gone and (not self.file.exists() or self.file.is_file()):
+                    before, self.stream = self.stream, self.file.open("a+b", buffering=0)
+                    before.close()
+                    claim(self.stream.fileno())
+                    if not self.stream.seek(0, os.SEEK_END):
+                        self._write(self.first)
                 self._write(csv_text(rows))
             except OSError as error:
                 if not self.broken:
