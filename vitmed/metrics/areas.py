@@ -7,6 +7,7 @@ sensitivities that result gives a Wilson interval. With fewer than `LEAST` image
 no interval: there it held the truth too seldom. benchmarks/fixed_rates.py measures how often it does.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -197,22 +198,18 @@ def reached_at(
     Scores are (S,) of any scale, truth is (S,) bool with both kinds; without resamples of units, no intervals."""
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.diff(scores[order]) != 0, True)  # the last image of each tie
-    hit, below = truth[order], 1 - np.array(levels)
-
-    def drawn_shares(weights: np.ndarray) -> np.ndarray:
-        """(R, L) for weights (R, S); NaN in a resample without images of either kind."""
+    hit, below, tables = truth[order], 1 - np.array(levels), list[np.ndarray]()
+    as_they_are = np.ones((1, len(scores)))
+    for weights in itertools.chain([as_they_are], bootstrap_weights(units.index, resamples, seed=0)):  # (R, S)
         w = weights.take(order, axis=1)
         right, false = (np.cumsum(w * kind, axis=1)[:, last] for kind in (hit, ~hit))
-        rows = np.full((len(weights), len(levels)), np.nan)
+        rows = np.full((len(weights), len(levels)), np.nan)  # NaN in a resample without images of either kind
         for row, hits, alarms in zip(rows, right, false, strict=True):
             place = np.searchsorted(alarms, alarms[-1] * below + 1e-9, side="right")  # of the thresholds
             if hits[-1] > 0 and alarms[-1] > 0:
                 row[:] = np.append(0, hits)[place] / hits[-1]
-        return rows
-
-    values = drawn_shares(np.ones((1, len(scores))))  # (1, L) as they are
-    drawn = [drawn_shares(weights) for weights in bootstrap_weights(units.index, resamples, seed=0)]
-    table = np.concatenate([values, *drawn])  # (1 + R, L)
+        tables.append(rows)
+    table = np.concatenate(tables)  # (1 + R, L)
     _, fp = threshold_counts(scores, truth)
     cuts = np.append(np.inf, np.unique(scores)[::-1])  # (T + 1,) above each, as the counts
     enough = units.fewer(truth) >= FEWEST

@@ -186,7 +186,17 @@ def read_table(file: str | Path | Table) -> Table:
     text, _ = read_text(file, "a predictions.csv")
     separator, numbered = read_csv(file, text)
     lines = [cells for _, cells in numbered] or [[]]
-    header = _usual(lines[0])
+    header, patients = list[str](), _patient_columns(lines[0])
+    for name in lines[0]:  # ours may be in capitals or have blanks around them; patients have several names
+        low = name.strip().lower()
+        if low in (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, "error") and low not in lines[0]:
+            name = low
+        if name in patients and len(patients) == 1:
+            name = "group"
+        for kind in (PROB, LOGIT, LABEL):
+            if low.startswith(kind) and not any(other.startswith(kind) for other in lines[0]):
+                name = kind + name.lstrip()[len(kind) :]
+        header.append(name)
     if "unfamiliarity" in header:
         raise DataError(f"{file}: vitmed 0.1.0 wrote it; vitmed {READER} reads it", "predict or evaluate again")
     if twice := sorted({name for name in header if name and header.count(name) > 1}):
@@ -209,22 +219,6 @@ def read_table(file: str | Path | Table) -> Table:
     names = ", ".join(map(repr, lines[0][:12])) + ", ..." * (len(lines[0]) > 12)
     found = f"its first line, split at {SEPARATORS[separator]}, has {names}"
     return Table(file, found, header, numbers, rows, tuple(errors))
-
-
-def _usual(header: Sequence[str]) -> list[str]:
-    """The usual names of columns: ours may be in capitals or have blanks around them; patients have several names."""
-    names, patients = [], _patient_columns(header)
-    for name in header:
-        low = name.strip().lower()
-        if low in (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, "error") and low not in header:
-            name = low
-        if name in patients and len(patients) == 1:
-            name = "group"
-        for kind in (PROB, LOGIT, LABEL):
-            if low.startswith(kind) and not any(other.startswith(kind) for other in header):
-                name = kind + name.lstrip()[len(kind) :]
-        names.append(name)
-    return names
 
 
 def _patient_columns(header: Sequence[str]) -> list[str]:

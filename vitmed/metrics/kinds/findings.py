@@ -289,7 +289,15 @@ class PreparedFindings(Prepared):
 
     @cached_property
     def overall_areas(self) -> dict[str, Area]:
-        areas, rows = {name: self.mean_area(name) for name in AREAS}, np.nonzero(self.known)[0]
+        """Means over findings, their influence leveraged, NaN where undefined; then those of all labels together."""
+        areas, rows = dict[str, Area](), np.nonzero(self.known)[0]
+        for name in AREAS:
+            mean = Area(0.0 if len(self.means) else np.nan, np.zeros(len(self.labels)))
+            for f in self.means:
+                area = self.each[f].overall_areas[name]
+                influence = self._of_images(f, self.each[f].leveraged(area))
+                mean = mean.plus(Area(area.value, influence), 1 / len(self.means))
+            areas[name] = mean
         for name, area in self.cells.overall_areas.items():
             influence = np.bincount(rows, self.cells.leveraged(area), minlength=len(self.labels))
             areas[f"{name}_micro"] = Area(area.value, influence)
@@ -330,15 +338,6 @@ class PreparedFindings(Prepared):
         influences = np.zeros(len(self.labels))
         influences[self.known[:, f]] = influence
         return influences
-
-    def mean_area(self, name: str) -> Area:
-        """The mean AUROC or average precision over findings, its influence leveraged; NaN where it is undefined."""
-        mean = Area(0.0 if len(self.means) else np.nan, np.zeros(len(self.labels)))
-        for f in self.means:
-            area = self.each[f].overall_areas[name]
-            influence = self._of_images(f, self.each[f].leveraged(area))
-            mean = mean.plus(Area(area.value, influence), 1 / len(self.means))
-        return mean
 
     @cached_property
     def cells(self) -> PreparedPredictions:

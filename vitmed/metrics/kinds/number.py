@@ -155,7 +155,13 @@ class NumberPredictions(Predictions):
         if missing := [name for name in needed if name not in table.header]:
             expected = f"give a predictions.csv with the columns {', '.join(columns)}"
             raise DataError(f"{table.file}: lacks the column {', '.join(missing)}; {table.found}", expected)
-        labels, name, logits = _labels(table), _same(table, TARGET + "name"), table.logits(RAW).astype(np.float32)
+        cells, labels = table.cells("label"), None  # (S,) float64; None where no image has one
+        if any(cell.strip() for cell in cells):
+            labels = table.floats(["label"])[:, 0]
+            if not np.isfinite(labels).all():
+                row = int(np.isfinite(labels).argmin())  # the first that is not
+                raise table.wrong(row, "label", "a finite number") if cells[row].strip() else table.some_unlabelled(row)
+        name, logits = _same(table, TARGET + "name"), table.logits(RAW).astype(np.float32)
         if target is None and table.rows:
             centre, spread = _float(table, TARGET + "centre"), _float(table, TARGET + "spread", TINY)
             if _same(table, TARGET + "distribution") not in ("", "gaussian"):
@@ -185,18 +191,6 @@ class NumberPredictions(Predictions):
         off = np.abs(table.floats(columns) - self.amounts) > NEAR * self.target.spread
         source = " and ".join(RAW) if self.reach is None else f"{', '.join(RAW)} and reach"
         return [*table.contradictions(dict(zip(columns, off.T, strict=True)), source), *table.ood_note()]
-
-
-def _labels(table: Table) -> np.ndarray | None:
-    """(S,) float64; None where no image has one."""
-    cells = table.cells("label")
-    if not any(cell.strip() for cell in cells):
-        return None
-    labels = table.floats(["label"])[:, 0]
-    if not np.isfinite(labels).all():
-        row = int(np.isfinite(labels).argmin())  # the first that is not
-        raise table.wrong(row, "label", "a finite number") if cells[row].strip() else table.some_unlabelled(row)
-    return labels
 
 
 def _same(table: Table, column: str) -> str:
