@@ -293,12 +293,6 @@ def fold_notes(folds: Folds) -> list[str]:
             "same probability from two models need not mean the same. The mean of the folds shows how well one model "
             "separates the classes."
         )
-    return [*notes, *undefined_notes(folds)]
-
-
-def undefined_notes(folds: Folds) -> list[str]:
-    """A note on each finding, or on the classes, that a fold says nothing about."""
-    notes = []
     for name, of_finding in (folds.findings or {"": folds}).items():
         numbers = [fold.numbers.get("auroc") for fold in of_finding.each]
         lacking = [str(k) for k, auroc in enumerate(numbers, 1) if auroc is not None and auroc.value is None]

@@ -96,27 +96,22 @@ def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float
     value, (variance, degrees) = area.value, area_spread(area.influence, positive, units)
     if not np.isfinite([value, variance]).all() or (0 < value < 1 and variance == 0):
         return *NONE, name  # scores that are all alike have no variance
-    m, n = (_effective(area.influence, kind, units) for kind in (positive, ~positive))
-    z = intervals.quantile()
-    if units.clustered:
-        sizes = (units.sums(kind.astype(np.float64)) for kind in (positive, ~positive))
-        z = intervals.quantile(min(intervals.satterthwaite(size[size > 0], intervals.LIKENESS) for size in sizes))
+    m, n, z = float(positive.sum()), float((~positive).sum()), intervals.quantile()
+    if units.clustered:  # effective numbers, of images from at least 2 units
+        effective, freedoms = list[float](), list[float]()
+        for images, kind in ((m, positive), (n, ~positive)):
+            sizes, own = units.sums(kind.astype(np.float64)), np.where(kind, area.influence, 0)
+            sizes = sizes[sizes > 0]
+            g, alone = len(sizes), images / (images - 1) * float((own**2).sum())
+            seen = g / (g - 1) * float((units.sums(own) ** 2).sum()) / alone if alone > 0 else 1.0
+            effective.append(max(1.0, images / max(seen, intervals.assumed_effect(sizes, intervals.LIKENESS))))
+            freedoms.append(intervals.satterthwaite(sizes, intervals.LIKENESS))
+        (m, n), z = effective, intervals.quantile(min(freedoms))
     if min(m, n) < FEW or value in (0, 1):
         return *newcombe_area(value, m, n, z), "newcombe"
     low, high = intervals.logit_interval(value, variance**0.5, intervals.quantile(degrees))
     flawless, _ = newcombe_area(1.0, m, n, z)
     return min(low, flawless), max(high, 1 - flawless), name
-
-
-def _effective(influence: np.ndarray, kind: np.ndarray, units: Units) -> float:
-    """The effective number of the images of a kind, (S,) bool, for an AUROC; they come from at least 2 units."""
-    m = float(kind.sum())
-    if not units.clustered:
-        return m
-    sizes, own = units.sums(kind.astype(np.float64)), np.where(kind, influence, 0)
-    g, alone = int((sizes > 0).sum()), m / (m - 1) * float((own**2).sum())
-    seen = g / (g - 1) * float((units.sums(own) ** 2).sum()) / alone if alone > 0 else 1.0
-    return max(1.0, m / max(seen, intervals.assumed_effect(sizes[sizes > 0], intervals.LIKENESS)))
 
 
 def newcombe_area(value: float, positives: float, negatives: float, z: float) -> tuple[float, float]:

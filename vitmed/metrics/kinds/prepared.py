@@ -58,6 +58,7 @@ class Prepared:
     unbounded: ClassVar[tuple[str, ...]] = ()  # numbers whose difference may lie beyond -1..1
 
     summands: np.ndarray  # (S, N) float64: of each image what `of_sums` takes the sums of
+    overall_areas: Mapping[str, Area] = {}  # the numbers that are no functions of sums
     overall: dict[str, Estimate]  # every number with its interval, in the order of `metrics`
 
     def __init__(self, predictions: Any, resamples: int = 0):
@@ -67,11 +68,6 @@ class Prepared:
 
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
         """Numbers by name, (...) each, from sums (..., N) over images."""
-        return {}
-
-    @cached_property
-    def overall_areas(self) -> dict[str, Area]:
-        """The numbers that are no functions of sums."""
         return {}
 
     def summed(self, units: Units) -> np.ndarray:
