@@ -124,16 +124,15 @@ def newcombe_area(value: float, positives: float, negatives: float, z: float) ->
 
     common = (positives + negatives) / 2 - 1
 
-    def end(value: float) -> float:
-        """The lower end; the reversed scores give the upper one."""
+    def excess(a: float, value: float) -> float:
+        spread = a * (1 - a) * (1 + common * (1 - a) / (2 - a) + common * a / (1 + a)) / (positives * negatives)
+        return value - a - z * float(np.sqrt(spread))
 
-        def excess(a: float) -> float:
-            spread = a * (1 - a) * (1 + common * (1 - a) / (2 - a) + common * a / (1 + a)) / (positives * negatives)
-            return value - a - z * float(np.sqrt(spread))
-
-        return float(brentq(excess, 0, value * (1 - 1e-9), xtol=1e-14)) if value > 0 else 0.0
-
-    return end(value), 1 - end(1 - value)
+    ends = [0.0, 0.0]  # the lower one, and that of the reversed scores
+    for k, area in enumerate((value, 1 - value)):
+        if area > 0:
+            ends[k] = float(brentq(excess, 0, area * (1 - 1e-9), args=(area,), xtol=1e-14))
+    return ends[0], 1 - ends[1]
 
 
 def threshold_counts(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -160,22 +160,24 @@ class Table:
         return DataError(problem, "take out the rows without a label, or fill them; vitmed monitor takes it as it is")
 
     def contradictions(self, off: Mapping[str, np.ndarray], source: str) -> list[str]:
-        """A note on the rows with a cell that does not follow from the source; `off`: column -> (S,) bool."""
+        """A note on the rows with a cell that does not follow from the source, and one on those with an
+        out-of-distribution score that is not a number; `off`: column -> (S,) bool."""
         wrong = np.any([*off.values(), np.zeros(len(self.rows), bool)], axis=0)
         column = next((name for name, cells in off.items() if cells[wrong.argmax()]), "") if wrong.any() else ""
-        return self._note(wrong, f"a cell that does not follow from the {source}", f" ({column}); the {source} count.")
-
-    def ood_note(self) -> list[str]:
-        """A note on the rows with an out-of-distribution score that is not a number."""
         strange = ~np.isfinite(self.floats([OOD_SCORE])[:, 0]) & (OOD_SCORE in self.header)
-        so = "; so the report leaves the out-of-distribution scores out."
-        return self._note(strange, f"an {OOD_SCORE} that is not a number", so)
-
-    def _note(self, of: np.ndarray, what: str, so: str) -> list[str]:
-        """A note on the rows that have `what`, (S,) bool, if any."""
-        rows, have = np.flatnonzero(of), ("of the table has", "of the table have")
-        shown = f"{what}, the first is row {self.numbers[rows[0]]}{so}" if len(rows) else ""
-        return [f"{counted_doing(len(rows), 'row', *have)} {shown}"] if shown else []
+        notes = list[str]()
+        for rows, what, so in (
+            (wrong, f"a cell that does not follow from the {source}", f" ({column}); the {source} count."),
+            (
+                strange,
+                f"an {OOD_SCORE} that is not a number",
+                "; so the report leaves the out-of-distribution scores out.",
+            ),
+        ):
+            if rows.any():
+                have = counted_doing(int(rows.sum()), "row", "of the table has", "of the table have")
+                notes.append(f"{have} {what}, the first is row {self.numbers[rows.argmax()]}{so}")
+        return notes
 
 
 def read_table(file: str | Path | Table) -> Table:

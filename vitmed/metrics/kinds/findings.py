@@ -313,25 +313,24 @@ class PreparedFindings(Prepared):
     @cached_property
     def overall(self) -> dict[str, Estimate]:
         micro, present = self.cells.overall, self.cells.per_class[1]
-        overall = {name: self.mean(name) for name in MEANS}
+        overall = dict[str, Estimate]()
+        for name, kinds in MEANS.items():
+            weight = 1 / max(1, len(self.means) * len(kinds))
+            pairs = [(f, kind) for f in self.means for kind in kinds]
+            entries = [self.each[f].per_class[1][kind] for f, kind in pairs]
+            value = weight * sum(np.nan if entry.value is None else entry.value for entry in entries)
+            if not entries or any(entry.low is None for entry in entries):
+                overall[name] = estimate(value if entries else np.nan, *NONE, "mover")
+                continue
+            each = ((f, self.each[f].part(1, kind, weight)) for f, kind in pairs)
+            parts = [part._replace(influence=self._of_images(f, part.influence)) for f, part in each]
+            overall[name] = estimate(value, *mean_interval(parts, self.units), "mover")
         overall |= {f"{name}_micro": present[name] for name in POOLED} | {name: micro[name] for name in LOSSES}
         right = self.cells.accuracy
         overall["hamming_loss"] = estimate(1 - right.value, 1 - right.high, 1 - right.low, right.method)
         kinds = {"subset_accuracy": self.read, "no_finding_specificity": images_without(self.labels)}
         overall |= {name: of_share(share(self.right, images, self.units)) for name, images in kinds.items()}
         return {name: overall[name] for name in FINDING_METRICS}
-
-    def mean(self, name: str) -> Estimate:
-        """A mean over findings, by its name in `MEANS`."""
-        weight = 1 / max(1, len(self.means) * len(MEANS[name]))
-        pairs = [(f, kind) for f in self.means for kind in MEANS[name]]
-        entries = [self.each[f].per_class[1][kind] for f, kind in pairs]
-        value = weight * sum(np.nan if entry.value is None else entry.value for entry in entries)
-        if not entries or any(entry.low is None for entry in entries):
-            return estimate(value if entries else np.nan, *NONE, "mover")
-        each = ((f, self.each[f].part(1, kind, weight)) for f, kind in pairs)
-        parts = [part._replace(influence=self._of_images(f, part.influence)) for f, part in each]
-        return estimate(value, *mean_interval(parts, self.units), "mover")
 
     def _of_images(self, f: np.integer, influence: np.ndarray) -> np.ndarray:
         """(S,) the influence of the images whose label of a finding is known, 0 for the others."""

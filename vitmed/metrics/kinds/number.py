@@ -190,7 +190,7 @@ class NumberPredictions(Predictions):
         columns = ("prediction", *ENDS)[: self.amounts.shape[1]]
         off = np.abs(table.floats(columns) - self.amounts) > NEAR * self.target.spread
         source = " and ".join(RAW) if self.reach is None else f"{', '.join(RAW)} and reach"
-        return [*table.contradictions(dict(zip(columns, off.T, strict=True)), source), *table.ood_note()]
+        return table.contradictions(dict(zip(columns, off.T, strict=True)), source)
 
 
 def _same(table: Table, column: str) -> str:

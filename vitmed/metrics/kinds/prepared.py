@@ -57,17 +57,23 @@ class Prepared:
     tested: ClassVar[tuple[str, ...]]  # numbers with a test of two models; the first decides which is better
     unbounded: ClassVar[tuple[str, ...]] = ()  # numbers whose difference may lie beyond -1..1
 
-    summands: np.ndarray  # (S, N) float64: of each image what `of_sums` takes the sums of
-    overall_areas: Mapping[str, Area] = {}  # the numbers that are no functions of sums
-    overall: dict[str, Estimate]  # every number with its interval, in the order of `metrics`
-
     def __init__(self, predictions: Any, resamples: int = 0):
         self.predictions, self.labels = predictions, known_labels(predictions)
         self.units, self.resamples = Units(predictions.units), resamples
         self.unit = "image" if predictions.groups is None else "patient"
 
+    @property
+    def summands(self) -> np.ndarray:
+        """(S, N) float64: of each image what `of_sums` takes the sums of."""
+        return np.empty((len(self.labels), 0))
+
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
         """Numbers by name, (...) each, from sums (..., N) over images."""
+        return {}
+
+    @cached_property
+    def overall_areas(self) -> dict[str, Area]:
+        """The numbers that are no functions of sums."""
         return {}
 
     def summed(self, units: Units) -> np.ndarray:
@@ -100,6 +106,11 @@ class Prepared:
     def check(self) -> None:
         """Raise DataError for a score that is no finite number."""
         check_finite(self.predictions.logits)
+
+    @cached_property
+    def overall(self) -> dict[str, Estimate]:
+        """Every number with its interval, in the order of `metrics`."""
+        raise NotImplementedError
 
     def details(self) -> dict[str, Any]:
         """The fields of `Numbers` that not every kind of label has."""
