@@ -112,18 +112,16 @@ def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str, units: 
         return _temperature(logits, labels)
     folds = FOLDS if logits.size <= LARGE else 2
     part = np.random.default_rng(0).permutation(units.count)[units.index] % folds  # (S,)
-    gains = _nats(logits, labels)
+    calibrated = np.empty_like(logits)  # (S, K), each image as the others calibrate it
     for held in (part == fold for fold in range(folds) if (part == fold).any()):
-        gains[held] -= _nats(_temperature(logits[~held], labels[~held]).apply(logits[held]), labels[held])
+        calibrated[held] = _temperature(logits[~held], labels[~held]).apply(logits[held])
+    before, after = (softmax(of)[np.arange(size), labels] for of in (logits, calibrated))
+    least = np.finfo(np.float64).eps
+    gains = np.log(np.maximum(after, least)) - np.log(np.maximum(before, least))  # nats
     gain = float(gains.mean())
     error = spread((gains - gain) / len(gains), units).variance ** 0.5
     chosen = _temperature(logits, labels) if gain > error else Calibration.none(classes)
     return chosen.model_copy(update={"trials": (Trial(method="temperature", than="none", gain=gain, error=error),)})
-
-
-def _nats(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    chances = softmax(logits)[np.arange(len(labels)), labels]
-    return np.asarray(-np.log(np.maximum(chances, np.finfo(np.float64).eps)))
 
 
 def _temperature(logits: np.ndarray, labels: np.ndarray) -> Calibration:

@@ -165,14 +165,10 @@ class Table:
         wrong = np.any([*off.values(), np.zeros(len(self.rows), bool)], axis=0)
         column = next((name for name, cells in off.items() if cells[wrong.argmax()]), "") if wrong.any() else ""
         strange = ~np.isfinite(self.floats([OOD_SCORE])[:, 0]) & (OOD_SCORE in self.header)
-        notes = list[str]()
+        left_out, notes = "; so the report leaves the out-of-distribution scores out.", list[str]()
         for rows, what, so in (
             (wrong, f"a cell that does not follow from the {source}", f" ({column}); the {source} count."),
-            (
-                strange,
-                f"an {OOD_SCORE} that is not a number",
-                "; so the report leaves the out-of-distribution scores out.",
-            ),
+            (strange, f"an {OOD_SCORE} that is not a number", left_out),
         ):
             if rows.any():
                 have = counted_doing(int(rows.sum()), "row", "of the table has", "of the table have")

@@ -328,8 +328,8 @@ class PreparedFindings(Prepared):
         overall |= {f"{name}_micro": present[name] for name in POOLED} | {name: micro[name] for name in LOSSES}
         right = self.cells.accuracy
         overall["hamming_loss"] = estimate(1 - right.value, 1 - right.high, 1 - right.low, right.method)
-        kinds = {"subset_accuracy": self.read, "no_finding_specificity": images_without(self.labels)}
-        overall |= {name: of_share(share(self.right, images, self.units)) for name, images in kinds.items()}
+        by_image = {"subset_accuracy": self.read, "no_finding_specificity": images_without(self.labels)}
+        overall |= {name: of_share(share(self.right, images, self.units)) for name, images in by_image.items()}
         return {name: overall[name] for name in FINDING_METRICS}
 
     def _of_images(self, f: np.integer, influence: np.ndarray) -> np.ndarray:
