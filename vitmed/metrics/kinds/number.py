@@ -211,12 +211,6 @@ def _float(table: Table, column: str, least: float = -np.inf) -> float:
     return value
 
 
-def error_of_mean(predictions: NumberPredictions) -> float:
-    """The mean absolute error of predicting the mean of the training labels for every image."""
-    labels = known_labels(predictions)
-    return float(np.abs(labels - predictions.target.centre).mean()) if len(labels) else float("nan")
-
-
 def distribution_scores(predictions: NumberPredictions) -> tuple[np.ndarray, np.ndarray]:
     """CRPS, in the unit, and log score of each image, 2 x (S,): lower is better. The log score is -ln of the density of
     the standardised number, as in training; in the unit it is larger by the log of `Target.spread`."""
