@@ -1,7 +1,7 @@
 """The cells of a `predictions.csv`, in any of the forms in which a spreadsheet saves it."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,18 +86,13 @@ class Table:
         """The columns that are not the model's. Raises DataError where one in `WRITTEN` holds what vitmed never
         writes."""
         ours, words = {"error", "", *ours}, {"", *BETWEEN.join(classes).split(BETWEEN)}
-
-        def is_set(cell: str) -> bool:
-            members = (word in words or bool(FURTHER.fullmatch(word)) for word in cell.split(BETWEEN))
-            return ANSWER in self.header and all(members)
-
-        good: dict[str, Callable[[str], bool]] = {
-            SET: is_set,
-            ANSWER: lambda cell: cell in ("", YES) or cell.startswith(NO),
-        }
-        for name in [name for name in good if name in self.header]:
+        for name in [name for name in (SET, ANSWER) if name in self.header]:
             for row, cell in enumerate(self.cells(name)):
-                if not good[name](cell):
+                good = cell in ("", YES) or cell.startswith(NO)
+                if name == SET:
+                    members = cell.split(BETWEEN)
+                    good = ANSWER in self.header and all(word in words or FURTHER.fullmatch(word) for word in members)
+                if not good:
                     problem = f"'{cell}' as {name}, and vitmed writes this column itself"
                     raise self.error(row, problem, f"rename the column {name}, or remove it")
         return {name: tuple(self.cells(name)) for name in self.header if name not in ours}
