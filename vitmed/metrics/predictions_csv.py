@@ -207,8 +207,14 @@ def read_table(file: str | Path | Table) -> Table:
         else:
             numbers.append(number)
             rows.append(row)
-    if separator != ",":
-        _take_decimal_commas(header, rows)
+    ours = [name for name in header if name in ("confidence", *RAW) or name.startswith((PROB, LOGIT))]
+    cells_of_model = (row.get(name, "").strip() for row in rows for name in ours)
+    if separator != "," and any(map(DECIMAL_COMMA.fullmatch, cells_of_model)):  # 0,5 becomes 0.5, also of other columns
+        texts = {*TEXTS} - {"label", "prediction"} if set(RAW) <= set(header) else {*TEXTS}
+        for row in rows:
+            for name, cell in row.items():
+                if name not in texts and DECIMAL_COMMA.fullmatch(cell.strip()):
+                    row[name] = cell.strip().replace(",", ".")
     names = ", ".join(map(repr, lines[0][:12])) + ", ..." * (len(lines[0]) > 12)
     found = f"its first line, split at {SEPARATORS[separator]}, has {names}"
     return Table(file, found, header, numbers, rows, tuple(errors))
@@ -219,18 +225,6 @@ def _patient_columns(header: Sequence[str]) -> list[str]:
     plain = {name: re.sub("[^a-z0-9]+", "_", name.lower()).strip("_") for name in header}
     found = [name for name in header if plain[name] in {*GROUP_NAMES} - {"case"}]
     return [name for name in found if not re.search("mrn|pat_id|_n|subjectid", plain[name])] or found
-
-
-def _take_decimal_commas(header: Sequence[str], rows: Sequence[dict[str, str]]) -> None:
-    """Write 0,5 as 0.5, in place, if the numbers of the model have decimal commas."""
-    number = set(RAW) <= set(header)
-    ours = [name for name in header if name in ("confidence", *RAW) or name.startswith((PROB, LOGIT))]
-    texts = {*TEXTS} - {"label", "prediction"} if number else {*TEXTS}
-    if any(DECIMAL_COMMA.fullmatch(row.get(name, "").strip()) for row in rows for name in ours):
-        for row in rows:
-            for name, cell in row.items():
-                if name not in texts and DECIMAL_COMMA.fullmatch(cell.strip()):
-                    row[name] = cell.strip().replace(",", ".")
 
 
 def as_number(cell: str | None) -> float:
