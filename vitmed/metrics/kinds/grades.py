@@ -134,10 +134,6 @@ class PreparedGrades(PreparedPredictions):
         "grade_error",
     )
 
-    def __init__(self, predictions: Predictions, resamples: int = 0):
-        super().__init__(predictions, resamples)
-        self.boot = Bootstrap.of(predictions, resamples)
-
     @cached_property
     def summands(self) -> np.ndarray:
         """(S, 3 + 2 K): the absolute error of each image, then `kappa_summands` with squared costs."""
