@@ -19,7 +19,6 @@ from vitmed.decisions.evaluation_folder import (
     folds_of_classes,
     numbered,
     spread_of,
-    undefined_notes,
 )
 from vitmed.decisions.policy import ClassPolicy, choose_policy
 from vitmed.metrics.estimates import Estimate
@@ -91,7 +90,7 @@ def test_the_mean_is_undefined_where_a_fold_is() -> None:
     assert [fold.numbers["auroc"].value is None for fold in found.each] == [False, True, False]
     text = spread_of(found.each, "auroc")
     assert text.split(", ")[1] == "undefined" and "±" not in text
-    assert undefined_notes(found) == ["The AUROC is undefined in fold 2: a class has no test image there."]
+    assert fold_notes(found)[2:] == ["The AUROC is undefined in fold 2: a class has no test image there."]
 
 
 def fold(area: float | None = None, point: str = "default", threshold: float | None = None) -> Fold:
@@ -157,6 +156,6 @@ def test_what_decides_is_told() -> None:
             )
         },
     )
-    assert undefined_notes(lost) == [
+    assert fold_notes(lost)[2:] == [
         "The AUROC of edema is undefined in folds 1, 2: no test image has it, or every one has it."
     ]

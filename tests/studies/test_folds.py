@@ -28,7 +28,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.data.folders import image_names
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.splits import held_out, make_splits
-from vitmed.decisions.evaluation_folder import Fold, Folds, read_evaluation, undefined_notes
+from vitmed.decisions.evaluation_folder import Fold, Folds, fold_notes, read_evaluation
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
 from vitmed.metrics.kinds.findings import FindingPredictions
@@ -515,11 +515,11 @@ def test_the_note_names_folds_that_say_nothing_of_a_finding() -> None:
 
     found = {"edema": of(some, some), "mass": of(none, some), "hernia": of(none, none)}
     folds = Folds(asked="default", target=None, costs=None, each=[whole, whole], findings=found)
-    assert undefined_notes(folds) == [
+    assert fold_notes(folds)[2:] == [
         "The AUROC of mass is undefined in fold 1: no test image has it, or every one has it.",
         "The AUROC of hernia is undefined in folds 1, 2: no test image has it, or every one has it.",
     ]
-    assert undefined_notes(found["edema"]) == []
+    assert fold_notes(found["edema"])[2:] == []
 
 
 def test_fold_1_is_not_fold_10(tmp_path: Path) -> None:

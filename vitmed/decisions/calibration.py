@@ -84,7 +84,11 @@ CalibrationResult = Annotated[Calibration, PlainSerializer(lambda known: known.m
 
 def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str, units: Units) -> Calibration:
     """The calibration with the lowest log loss on validation, from raw logits (S, K) and labels (S,) int64. `method` is
-    "temperature", "none", or "auto" to choose between them by cross-validation: see `_choose`.
+    "temperature", "none", or "auto": temperature scaling where it clearly lowers the log loss.
+
+    For "auto" it is fitted on all but one of up to `FOLDS` parts of the patients and measured on that part. The log
+    loss must fall by more than one standard error, between patients (Breiman et al., Classification and Regression
+    Trees (1984), section 3.4.3).
 
     If validation is too small or uniform (fewer than 50 images, one class alone, logits that do not differ), the logits
     stay as they are and the note gives the reason. A temperature below 1 raises confidence, which few images, or
@@ -104,30 +108,20 @@ def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str, units: 
     if method == "auto" and units.count < 2:
         return Calibration.none(classes, "validation holds one patient, so no calibration can be cross-validated")
     logits = logits.astype(np.float64)
-    return _temperature(logits, labels) if method == "temperature" else _choose(logits, labels, units)
-
-
-def _choose(logits: np.ndarray, labels: np.ndarray, units: Units) -> Calibration:
-    """Temperature scaling where it clearly lowers the log loss, else no calibration.
-
-    It is fitted on all but one of up to `FOLDS` parts of the patients and measured on that part. The log loss must fall
-    by more than one standard error, between patients (Breiman et al., Classification and Regression Trees (1984),
-    section 3.4.3).
-    """
+    if method == "temperature":
+        return _temperature(logits, labels)
     folds = FOLDS if logits.size <= LARGE else 2
     part = np.random.default_rng(0).permutation(units.count)[units.index] % folds  # (S,)
-    gains = _nats(logits, labels)
+    calibrated = np.empty_like(logits)  # (S, K), each image as the others calibrate it
     for held in (part == fold for fold in range(folds) if (part == fold).any()):
-        gains[held] -= _nats(_temperature(logits[~held], labels[~held]).apply(logits[held]), labels[held])
+        calibrated[held] = _temperature(logits[~held], labels[~held]).apply(logits[held])
+    before, after = (softmax(of)[np.arange(size), labels] for of in (logits, calibrated))
+    least = np.finfo(np.float64).eps
+    gains = np.log(np.maximum(after, least)) - np.log(np.maximum(before, least))  # nats
     gain = float(gains.mean())
     error = spread((gains - gain) / len(gains), units).variance ** 0.5
-    chosen = _temperature(logits, labels) if gain > error else Calibration.none(logits.shape[1])
+    chosen = _temperature(logits, labels) if gain > error else Calibration.none(classes)
     return chosen.model_copy(update={"trials": (Trial(method="temperature", than="none", gain=gain, error=error),)})
-
-
-def _nats(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    chances = softmax(logits)[np.arange(len(labels)), labels]
-    return np.asarray(-np.log(np.maximum(chances, np.finfo(np.float64).eps)))
 
 
 def _temperature(logits: np.ndarray, labels: np.ndarray) -> Calibration:

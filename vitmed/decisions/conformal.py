@@ -82,11 +82,6 @@ class Guarantee(Stored):
     by: str  # "patient" or "image", the unit of the guarantee
     note: str  # what a reader must know about the guarantee; "" if nothing
 
-    @property
-    def promise(self) -> dict[str, Any]:
-        """The fields that the results repeat."""
-        return {"asked": self.coverage, "by": self.by, "note": self.note}
-
 
 class SetThresholds(Guarantee):
     """From which score a class belongs to the set of an image."""
@@ -177,17 +172,17 @@ def report_sets(
     shown = predictions.classes[:SHOWN]
     of = np.concatenate([np.ones((len(labels), 1), bool), labels[:, None] == np.arange(len(shown))], axis=1)  # (S, 1+C)
     size_of = boot.ratios(of * sizes[:, None], of)
-
-    def numbers(i: int) -> dict[str, Any]:
-        coverage, single = (boot.proportion(hits, of[:, i]) for hits in (held, sizes == 1))
-        return {"n": int(of[:, i].sum()), "coverage": coverage, "size": size_of[i], "single": single}
-
+    numbers = list[dict[str, Any]]()
+    for counted_in, size in zip(of.T, size_of, strict=True):
+        coverage, single = (boot.proportion(hits, counted_in) for hits in (held, sizes == 1))
+        numbers.append({"n": int(counted_in.sum()), "coverage": coverage, "size": size, "single": single})
     per_class = dict[str, ClassSets]()
-    for c, (name, least, units) in enumerate(zip(shown, fitted.least, fitted.units, strict=False)):
+    for name, of_class, least, units in zip(shown, numbers[1:], fitted.least, fitted.units, strict=False):
         promised = name not in fitted.without
-        per_class[name] = ClassSets(**numbers(1 + c), least=least, calibrated_on=units, promised=promised)
-    overall, sizes_of, without = SetNumbers(**numbers(0)), np.bincount(sizes).tolist(), list(fitted.without)
-    return PredictionSets(**fitted.promise, overall=overall, per_class=per_class, sizes=sizes_of, without=without)
+        per_class[name] = ClassSets(**of_class, least=least, calibrated_on=units, promised=promised)
+    overall, sizes_of, without = SetNumbers(**numbers[0]), np.bincount(sizes).tolist(), list(fitted.without)
+    promise: dict[str, Any] = {"asked": fitted.coverage, "by": fitted.by, "note": fitted.note}
+    return PredictionSets(**promise, overall=overall, per_class=per_class, sizes=sizes_of, without=without)
 
 
 def report_intervals(predictions: NumberPredictions, fitted: IntervalReach | None) -> IntervalResults | None:
@@ -196,4 +191,5 @@ def report_intervals(predictions: NumberPredictions, fitted: IntervalReach | Non
         return None
     overall = evaluate_number(replace(predictions.undecided(), reach=fitted.reach)).overall
     reached: dict[str, Any] = {name: overall[name] for name in ("coverage", "width")}
-    return IntervalResults(**fitted.promise, calibrated_on=fitted.units, **reached)
+    asked = fitted.coverage
+    return IntervalResults(asked=asked, by=fitted.by, note=fitted.note, calibrated_on=fitted.units, **reached)

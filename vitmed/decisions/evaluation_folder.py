@@ -274,7 +274,17 @@ def fold_notes(folds: Folds) -> list[str]:
         "folds (±, one standard deviation) describes how models and their tests differ.",
     ]
     if folds.asked != "default":
-        notes.append(_decisions(folds))
+        title = TITLES[folds.asked].lower() + ("" if folds.target is None else f" {folds.target}")
+        thresholds = [fold.threshold for fold in folds.each]
+        texts = numbered(["the likelier class" if limit is None else f"from {limit:.3g}" for limit in thresholds])
+        decides = f"decides at its own threshold, chosen on its validation ({title}): {texts}."
+        if folds.findings:
+            decides = f"calls each finding from its own threshold, chosen on its validation ({title})."
+        elif folds.costs is not None and all(limit is None for limit in thresholds) and by_fold(folds):
+            decides = "predicts the class with the lowest expected cost, by the costs of the configuration."
+        elif folds.asked == "balanced":
+            decides = "predicts the class with the largest ratio of probability to prevalence in its validation."
+        notes.append(f"Each fold {decides}")
     pooled, mean = (None, None) if folds.auroc is None else (folds.auroc.pooled, folds.auroc.mean)
     if pooled is not None and mean is not None and abs(pooled - mean) >= NOTICEABLE:
         notes.append(
@@ -283,12 +293,6 @@ def fold_notes(folds: Folds) -> list[str]:
             "same probability from two models need not mean the same. The mean of the folds shows how well one model "
             "separates the classes."
         )
-    return [*notes, *undefined_notes(folds)]
-
-
-def undefined_notes(folds: Folds) -> list[str]:
-    """A note on each finding, or on the classes, that a fold says nothing about."""
-    notes = []
     for name, of_finding in (folds.findings or {"": folds}).items():
         numbers = [fold.numbers.get("auroc") for fold in of_finding.each]
         lacking = [str(k) for k, auroc in enumerate(numbers, 1) if auroc is not None and auroc.value is None]
@@ -297,19 +301,6 @@ def undefined_notes(folds: Folds) -> list[str]:
             why = "no test image has it, or every one has it" if name else "a class has no test image there"
             notes.append(f"The AUROC{f' of {name}' * bool(name)} is undefined in {where}: {why}.")
     return notes
-
-
-def _decisions(folds: Folds) -> str:
-    title = TITLES[folds.asked].lower() + ("" if folds.target is None else f" {folds.target}")
-    if folds.findings:
-        return f"Each fold calls each finding from its own threshold, chosen on its validation ({title})."
-    thresholds = [fold.threshold for fold in folds.each]
-    if folds.costs is not None and all(limit is None for limit in thresholds) and by_fold(folds):
-        return "Each fold predicts the class with the lowest expected cost, by the costs of the configuration."
-    if folds.asked == "balanced":
-        return "Each fold predicts the class with the largest ratio of probability to prevalence in its validation."
-    texts = numbered(["the likelier class" if limit is None else f"from {limit:.3g}" for limit in thresholds])
-    return f"Each fold decides at its own threshold, chosen on its validation ({title}): {texts}."
 
 
 def spread_of(each: Sequence[Fold], name: str, values_too: bool = True) -> str:

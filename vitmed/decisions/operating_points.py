@@ -376,18 +376,16 @@ def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, co
     """
     matrix, labels = np.array(costs, dtype=np.float64), known_labels(predictions)
     boot, positive = Bootstrap.of(predictions, config.resamples), positive_index(predictions)
-    kinds = np.eye(len(matrix))[labels]  # (S, K)
-
-    def costs_of(sums: np.ndarray) -> dict[str, np.ndarray]:
-        """From sums (..., 2 K)."""
+    kinds, costs_of = np.eye(len(matrix))[labels], list[dict[str, np.ndarray]]()  # (S, K); of all, of the resamples
+    for sums in boot.sums(np.concatenate([kinds, kinds * matrix[labels, called][:, None]], axis=1)):  # (..., 2 K)
         images, lost = np.split(sums, 2, axis=-1)
         common = ratio(images, images.sum(axis=-1, keepdims=True))
         if positive is not None and config.prevalence is not None:
             common = np.where(np.arange(2) == positive, config.prevalence, 1 - config.prevalence) + 0 * images
         expected = np.where(common > 0, common * ratio(lost, images), 0.0).sum(axis=-1)
-        return {"expected_cost": expected, "normalised_cost": ratio(expected, (common @ matrix).min(axis=-1))}
-
-    whole, drawn = map(costs_of, boot.sums(np.concatenate([kinds, kinds * matrix[labels, called][:, None]], axis=1)))
+        normalised = ratio(expected, (common @ matrix).min(axis=-1))
+        costs_of.append({"expected_cost": expected, "normalised_cost": normalised})
+    whole, drawn = costs_of
     costed = {name: boot.estimate(float(value), drawn[name]) for name, value in whole.items()}
     return DecisionCost(**costed, accuracy=boot.proportion(called == labels))
 

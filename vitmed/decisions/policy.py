@@ -115,12 +115,6 @@ def limit_log_odds(limit: float | Sequence[float]) -> np.ndarray:
     return np.asarray(np.log(at / (1 - at)))
 
 
-def lead(values: np.ndarray) -> np.ndarray:
-    """(S, K): how far each of K values is above the largest of the others."""
-    first, second = (np.sort(values, axis=1)[:, -k, None] for k in (1, 2))
-    return values - np.where(np.arange(values.shape[1]) == values.argmax(axis=1)[:, None], second, first)
-
-
 class ClassPolicy(DecisionPolicy):
     """What validation chooses for classes and grades."""
 
@@ -167,10 +161,11 @@ class ClassPolicy(DecisionPolicy):
         if decided.threshold is not None and decided.positive is not None:
             called = odds[:, [decided.classes.index(decided.positive)]] - limit_log_odds(decided.threshold)
             borders, sure = [called], np.abs(called)
-        elif decided.costs is not None:
-            borders = [lead(-chances @ np.array(decided.costs))]
-        else:
-            borders = [lead(decided.calibrated_logits)]
+        else:  # how far each class is above the best of the others
+            values = decided.calibrated_logits if decided.costs is None else -chances @ np.array(decided.costs)
+            first, second = (np.sort(values, axis=1)[:, -k, None] for k in (1, 2))
+            best = np.arange(values.shape[1]) == values.argmax(axis=1)[:, None]
+            borders = [values - np.where(best, second, first)]
         if self.prediction_sets is not None:
             borders.append(odds - limit_log_odds(self.prediction_sets.least))
         if least is not None:

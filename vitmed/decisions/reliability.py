@@ -24,6 +24,7 @@ BINS = 15  # of equal numbers of images (Nguyen & O'Connor, EMNLP 2015); those o
 PER_BIN = 10  # images that a bin has at least, where there are few
 CLASSES = 30  # the commonest are measured one by one
 NOTHING = Estimate(value=None, low=None, high=None, method="sandwich")
+NO_ENDS: dict[str, Any] = {"low": None, "high": None}
 WORK = 2**24  # draws x images
 LEAST_DRAWS = 40
 STEPS, FARTHEST = 50, 50.0  # of Newton's method; a slope beyond this counts as infinite
@@ -109,7 +110,7 @@ def report_calibration(
         gaps = zip(("log_loss", "brier"), image_losses(predictions), image_losses(raw), strict=True)
         change = {name: of_mean(now - former, Units(predictions.units)) for name, now, former in gaps}
         if (predictions.probabilities.argmax(axis=1) == known_labels(predictions)).all():  # an error's cost is unseen
-            change = {name: _without_ends(difference) for name, difference in change.items()}
+            change = {name: difference.model_copy(update=NO_ENDS) for name, difference in change.items()}
     about = (
         "confidence in the likeliest class" if positive is None else f"probability of {predictions.classes[positive]}"
     )
@@ -203,10 +204,6 @@ def _calibration_error(scores: np.ndarray, events: np.ndarray, boot: Bootstrap) 
     return numbers
 
 
-def _without_ends(estimate: Estimate) -> Estimate:
-    return estimate.model_copy(update={"low": None, "high": None})
-
-
 def _against_the_rest(
     predictions: Predictions, shown: list[int], boot: Bootstrap
 ) -> tuple[dict[str, ClassReliability], dict[str, str]]:
@@ -230,7 +227,7 @@ def _against_the_rest(
         intercept, slope, reason = _line(odds[:, j], of_class, boot)
         numbers = {"o_e": o_e, "intercept": intercept, "slope": slope}
         if boot.units.fewer(of_class) < FEWEST:
-            numbers = {key: _without_ends(number) for key, number in numbers.items()}
+            numbers = {key: number.model_copy(update=NO_ENDS) for key, number in numbers.items()}
         per_class[name] = ClassReliability(**numbers)
         why |= {name: reason} if reason else {}
     return per_class, why

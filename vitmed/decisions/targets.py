@@ -15,10 +15,10 @@ from vitmed.metrics.control_charts import Stream
 from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.findings import PreparedFindings
 from vitmed.metrics.kinds.grades import PreparedGrades
-from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers, error_of_mean
+from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers
 from vitmed.metrics.kinds.prepared import Prepared
 from vitmed.metrics.metric_table import Metric
-from vitmed.metrics.predictions import Predictions, positive_index
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.predictions_csv import ANSWER, YES
 
 LEAST = 0.05  # standard deviation of a probability: of a class that is always clear, a shift of 0.0005 means nothing
@@ -142,7 +142,8 @@ TARGETS: dict[str, TargetKind] = {
         val_loss="log_score",
         headline=("mae", "r2", "ccc", "bias"),
         stress=("mae", "bias", "coverage"),
-        guess=error_of_mean,
+        # what predicting the mean of the training labels for every image gives
+        guess=lambda p: float(np.abs(known_labels(p) - p.target.centre).mean()) if len(known_labels(p)) else np.nan,
         watch=watch_number,
         linear="ridge regression",
         followed="how far the number lies on its side of the training mean, from 0 to 1 (0.5 is the mean, 0.88 is one "

@@ -7,6 +7,7 @@ sensitivities that result gives a Wilson interval. With fewer than `LEAST` image
 no interval: there it held the truth too seldom. benchmarks/fixed_rates.py measures how often it does.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -95,27 +96,22 @@ def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float
     value, (variance, degrees) = area.value, area_spread(area.influence, positive, units)
     if not np.isfinite([value, variance]).all() or (0 < value < 1 and variance == 0):
         return *NONE, name  # scores that are all alike have no variance
-    m, n = (_effective(area.influence, kind, units) for kind in (positive, ~positive))
-    z = intervals.quantile()
-    if units.clustered:
-        sizes = (units.sums(kind.astype(np.float64)) for kind in (positive, ~positive))
-        z = intervals.quantile(min(intervals.satterthwaite(size[size > 0], intervals.LIKENESS) for size in sizes))
+    m, n, z = float(positive.sum()), float((~positive).sum()), intervals.quantile()
+    if units.clustered:  # effective numbers, of images from at least 2 units
+        effective, freedoms = list[float](), list[float]()
+        for images, kind in ((m, positive), (n, ~positive)):
+            sizes, own = units.sums(kind.astype(np.float64)), np.where(kind, area.influence, 0)
+            sizes = sizes[sizes > 0]
+            g, alone = len(sizes), images / (images - 1) * float((own**2).sum())
+            seen = g / (g - 1) * float((units.sums(own) ** 2).sum()) / alone if alone > 0 else 1.0
+            effective.append(max(1.0, images / max(seen, intervals.assumed_effect(sizes, intervals.LIKENESS))))
+            freedoms.append(intervals.satterthwaite(sizes, intervals.LIKENESS))
+        (m, n), z = effective, intervals.quantile(min(freedoms))
     if min(m, n) < FEW or value in (0, 1):
         return *newcombe_area(value, m, n, z), "newcombe"
     low, high = intervals.logit_interval(value, variance**0.5, intervals.quantile(degrees))
     flawless, _ = newcombe_area(1.0, m, n, z)
     return min(low, flawless), max(high, 1 - flawless), name
-
-
-def _effective(influence: np.ndarray, kind: np.ndarray, units: Units) -> float:
-    """The effective number of the images of a kind, (S,) bool, for an AUROC; they come from at least 2 units."""
-    m = float(kind.sum())
-    if not units.clustered:
-        return m
-    sizes, own = units.sums(kind.astype(np.float64)), np.where(kind, influence, 0)
-    g, alone = int((sizes > 0).sum()), m / (m - 1) * float((own**2).sum())
-    seen = g / (g - 1) * float((units.sums(own) ** 2).sum()) / alone if alone > 0 else 1.0
-    return max(1.0, m / max(seen, intervals.assumed_effect(sizes[sizes > 0], intervals.LIKENESS)))
 
 
 def newcombe_area(value: float, positives: float, negatives: float, z: float) -> tuple[float, float]:
@@ -128,16 +124,15 @@ def newcombe_area(value: float, positives: float, negatives: float, z: float) ->
 
     common = (positives + negatives) / 2 - 1
 
-    def end(value: float) -> float:
-        """The lower end; the reversed scores give the upper one."""
+    def excess(a: float, value: float) -> float:
+        spread = a * (1 - a) * (1 + common * (1 - a) / (2 - a) + common * a / (1 + a)) / (positives * negatives)
+        return value - a - z * float(np.sqrt(spread))
 
-        def excess(a: float) -> float:
-            spread = a * (1 - a) * (1 + common * (1 - a) / (2 - a) + common * a / (1 + a)) / (positives * negatives)
-            return value - a - z * float(np.sqrt(spread))
-
-        return float(brentq(excess, 0, value * (1 - 1e-9), xtol=1e-14)) if value > 0 else 0.0
-
-    return end(value), 1 - end(1 - value)
+    ends = [0.0, 0.0]  # the lower one, and that of the reversed scores
+    for k, area in enumerate((value, 1 - value)):
+        if area > 0:
+            ends[k] = float(brentq(excess, 0, area * (1 - 1e-9), args=(area,), xtol=1e-14))
+    return ends[0], 1 - ends[1]
 
 
 def threshold_counts(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -197,22 +192,18 @@ def reached_at(
     Scores are (S,) of any scale, truth is (S,) bool with both kinds; without resamples of units, no intervals."""
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.diff(scores[order]) != 0, True)  # the last image of each tie
-    hit, below = truth[order], 1 - np.array(levels)
-
-    def drawn_shares(weights: np.ndarray) -> np.ndarray:
-        """(R, L) for weights (R, S); NaN in a resample without images of either kind."""
+    hit, below, tables = truth[order], 1 - np.array(levels), list[np.ndarray]()
+    as_they_are = np.ones((1, len(scores)))
+    for weights in itertools.chain([as_they_are], bootstrap_weights(units.index, resamples, seed=0)):  # (R, S)
         w = weights.take(order, axis=1)
         right, false = (np.cumsum(w * kind, axis=1)[:, last] for kind in (hit, ~hit))
-        rows = np.full((len(weights), len(levels)), np.nan)
+        rows = np.full((len(weights), len(levels)), np.nan)  # NaN in a resample without images of either kind
         for row, hits, alarms in zip(rows, right, false, strict=True):
             place = np.searchsorted(alarms, alarms[-1] * below + 1e-9, side="right")  # of the thresholds
             if hits[-1] > 0 and alarms[-1] > 0:
                 row[:] = np.append(0, hits)[place] / hits[-1]
-        return rows
-
-    values = drawn_shares(np.ones((1, len(scores))))  # (1, L) as they are
-    drawn = [drawn_shares(weights) for weights in bootstrap_weights(units.index, resamples, seed=0)]
-    table = np.concatenate([values, *drawn])  # (1 + R, L)
+        tables.append(rows)
+    table = np.concatenate(tables)  # (1 + R, L)
     _, fp = threshold_counts(scores, truth)
     cuts = np.append(np.inf, np.unique(scores)[::-1])  # (T + 1,) above each, as the counts
     enough = units.fewer(truth) >= FEWEST

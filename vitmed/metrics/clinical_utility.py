@@ -78,19 +78,18 @@ def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> Preval
     misses = share_ratio(truth, ~truth, ~called, units)  # LR-
     rows = list[AtPrevalence]()
     for prevalence in sorted({*GRID, observed, *([] if asked_for is None else [asked_for])}):
-        ppv = _true_share(alarms, (1 - prevalence) / prevalence)
-        npv = _true_share(misses, prevalence / (1 - prevalence))
-        rows.append(AtPrevalence(prevalence=prevalence, ppv=ppv, npv=npv))
+        rates = dict[str, Estimate]()  # the shares of results that are true
+        for name, wrong, odds in (
+            ("ppv", alarms, (1 - prevalence) / prevalence),
+            ("npv", misses, prevalence / (1 - prevalence)),
+        ):
+            value, high, low = (1 / (1 + odds * likelihood_ratio) for likelihood_ratio in wrong)
+            rates[name] = estimate(value, low, high, "mover")
+        rows.append(AtPrevalence(prevalence=prevalence, **rates))
     here = {"ppv": of_share(share(truth, called, units)), "npv": of_share(share(~truth, ~called, units))}
     rows = [row.model_copy(update=here) if row.prevalence == observed else row for row in rows]  # as in the report
     words = next(in_words(row) for row in rows if row.prevalence == (0.01 if asked_for is None else asked_for))
     return PrevalenceTable(**head, observed=observed, rows=rows, sentence=words, why="")
-
-
-def _true_share(wrong: tuple[float, float, float], odds: float) -> Estimate:
-    """The share of results that are true: `wrong` is a likelihood ratio and its interval, of where they are wrong."""
-    value, high, low = (1 / (1 + odds * ratio) for ratio in wrong)
-    return estimate(value, low, high, "mover")
 
 
 def in_words(row: AtPrevalence) -> str:
@@ -150,8 +149,12 @@ def decision_curve(predictions: Predictions, config: EvaluateConfig) -> Decision
         spared = share_gap(~acted & ~truth, ~acted & truth, 1 / weights, units)  # over acting on all: this x weight
         here += zip(zip(*over_none.tolist(), strict=True), spared[1] > 0, strict=True)
         if asked_for is not None:
-            net = _net_benefit(acted, truth, weights, asked_for, units)
-            there += zip(zip(*net.tolist(), strict=True), net[1] > asked_for - (1 - asked_for) * weights, strict=True)
+            # as `share_gap`, with the correlation due to patients who have images of both kinds
+            a, b = share(acted, truth, units), share(acted, ~truth, units)
+            gain, loss = asked_for, (1 - asked_for) * weights
+            alike = sum_correlation(np.where(truth, acted - a.value, 0), np.where(truth, 0, acted - b.value), units)
+            net = mover(gain * a.value - loss * b.value, a, b, gain, loss, alike)
+            there += zip(zip(*net.tolist(), strict=True), net[1] > gain - loss, strict=True)
     fewest = units.fewer(truth)
     prevalence, intended = float(truth.mean()), None
     where = f"Among these images ({percentage(prevalence)} {predictions.classes[c]})"
@@ -163,20 +166,6 @@ def decision_curve(predictions: Predictions, config: EvaluateConfig) -> Decision
 
 
 Net = tuple[tuple[float, float, float], bool]  # net benefit, low and high; whether it is clearly above acting on all
-
-
-def _net_benefit(
-    acted: np.ndarray, truth: np.ndarray, weight: np.ndarray, prevalence: float, units: Units
-) -> np.ndarray:
-    """Net benefit at a prevalence from sensitivity and false positive rate, as `share_gap` gives it.
-
-    From the intervals of both (MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693), with the correlation due to patients
-    who have images of both kinds.
-    """
-    a, b = share(acted, truth, units), share(acted, ~truth, units)
-    gain, loss = prevalence, (1 - prevalence) * weight
-    alike = sum_correlation(np.where(truth, acted - a.value, 0), np.where(truth, 0, acted - b.value), units)
-    return mover(gain * a.value - loss * b.value, a, b, gain, loss, alike)
 
 
 def _summed_up(nets: list[Net], prevalence: float, fewest: int, where: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ an alarm.
 Letters: S images, C charts, N images of a period, R simulations.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -123,19 +124,15 @@ def choose_limits(
     """
     draw, sides = _periods(reference, period, seed), [stream.sides for stream in reference.streams.values()]
 
-    def peaks() -> np.ndarray:  # (R, C)
-        drawn = (next(draw) for _ in range(simulations))
-        return np.array(
-            [[highest(x, s, shift / 2).max() for x, s in zip(each.T, sides, strict=True)] for each in drawn]
-        )
-
-    chosen = peaks()
+    drawn = itertools.islice(draw, 2 * simulations)
+    peaks = np.array([[highest(x, s, shift / 2).max() for x, s in zip(each.T, sides, strict=True)] for each in drawn])
+    chosen, others = np.split(peaks, 2)  # (R, C) each
     # how rare the rarest of the C peaks of a period is: at one rarity for all charts, the share of periods is as asked
     ordered = np.sort(chosen, axis=0)
     below = [np.searchsorted(ordered[:, c], chosen[:, c], side="left") for c in range(chosen.shape[1])]
     level = float(np.quantile((1 - np.stack(below, axis=1) / len(chosen)).min(axis=1), false_alarms))
     limits = np.quantile(chosen, 1 - level, axis=0, method="higher")
-    alarms = int((peaks() > limits).any(axis=1).sum())
+    alarms = int((others > limits).any(axis=1).sum())
     return Limits(limits, (alarms, simulations))
 
 

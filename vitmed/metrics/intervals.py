@@ -103,10 +103,14 @@ def share(hits: np.ndarray, counted: np.ndarray | None, units: Units) -> Share:
     if not units.clustered:
         low, high = wilson(value, n, quantile()) if n > 1 else NONE
         return Share(value, low, high, "wilson", n, n, effective_n=float(n))
-    sizes, hit = _unit_counts(hits, counted, units)
+    by_unit = list[tuple[np.ndarray, np.ndarray]]()  # of each unit that has any: images, and hits among them
+    for images in (counted, ~counted):
+        sizes, hit = units.sums(images.astype(np.float64)), units.sums((hits & images).astype(np.float64))
+        by_unit.append((sizes[sizes > 0], hit[sizes > 0]))
+    (sizes, hit), others = by_unit
     if len(sizes) < 2:
         return Share(value, *NONE, "wilson-cluster", n, len(sizes))
-    likeness, others = LIKENESS, _unit_counts(hits, ~counted, units)
+    likeness = LIKENESS
     if len(others[0]) > 1 and (most := assumed_effect(others[0], 1.0)) > 1:
         likeness = min(1.0, max(LIKENESS, (_design_effect(*others, LIKENESS) - 1) / (most - 1)))
     effect, degrees = _design_effect(sizes, hit, likeness), satterthwaite(sizes, likeness)
@@ -117,12 +121,6 @@ def share(hits: np.ndarray, counted: np.ndarray | None, units: Units) -> Share:
     icc = correlation(sizes, hit, hit)
     limits = min(low, flawless), max(high, 1 - flawless)
     return Share(value, *limits, "wilson-cluster", n, len(sizes), icc, shown, n / max(1.0, effect))
-
-
-def _unit_counts(hits: np.ndarray, counted: np.ndarray, units: Units) -> tuple[np.ndarray, np.ndarray]:
-    """(G,) each: the counted images, and the hits among them, of each unit that has any."""
-    sizes, hit = units.sums(counted.astype(np.float64)), units.sums((hits & counted).astype(np.float64))
-    return sizes[sizes > 0], hit[sizes > 0]
 
 
 def assumed_effect(sizes: np.ndarray, likeness: float) -> float:
@@ -274,19 +272,19 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
             return float("inf"), *NONE
         return float("inf"), (1 / high if high > 0 else float("inf")), (1 / low if low > 0 else float("inf"))
     alike = sum_correlation(np.where(top, hits - a.value, 0), np.where(bottom, hits - b.value, 0), units)
-
-    def bound(side: int) -> float:
-        """The ratio R at which a - R b lies as far from 0 as its own interval reaches."""
-        arm, other = (a.value - a.low, b.high - b.value) if side < 0 else (a.high - a.value, b.value - b.low)
+    if not np.isfinite([a.low, a.high, b.low, b.high]).all():
+        return a.value / b.value, *NONE
+    bounds = list[float]()  # the ratio R at which a - R b lies as far from 0 as its own interval reaches
+    for upper in (False, True):
+        arm, other = (a.high - a.value, b.value - b.low) if upper else (a.value - a.low, b.high - b.value)
         middle = a.value * b.value - alike * arm * other
         square, rest = b.value**2 - other**2, a.value**2 - arm**2
         root = float(np.sqrt(max(0.0, middle**2 - square * rest)))
-        if side > 0:
-            return (middle + root) / square if square > 0 else float("inf")
-        return max(0.0, rest / (middle + root)) if middle + root > 0 else 0.0
-
-    known = np.isfinite([a.low, a.high, b.low, b.high]).all()
-    return (a.value / b.value, bound(-1), bound(1)) if known else (a.value / b.value, *NONE)
+        if upper:
+            bounds.append((middle + root) / square if square > 0 else float("inf"))
+        else:
+            bounds.append(max(0.0, rest / (middle + root)) if middle + root > 0 else 0.0)
+    return a.value / b.value, bounds[0], bounds[1]
 
 
 def share_gap(first: np.ndarray, second: np.ndarray, weight: np.ndarray, units: Units) -> np.ndarray:

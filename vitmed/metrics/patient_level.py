@@ -228,17 +228,15 @@ def per_patient(predictions: Predictions) -> PerPatient | None:
         for i in map(int, ranked[:WORST])
         if errors[i]
     ]
-    spread = {name: _spread(*kind) for name, kind in kinds.items()}
+    spread = dict[str, Spread]()
+    for name, (images, right) in kinds.items():
+        enough = images >= ENOUGH
+        n = int(enough.sum())
+        if n < 2:
+            spread[name] = Spread(n=n, reason=f"fewer than two patients have {ENOUGH} such images")
+            continue
+        low, q1, median, q3, high = map(float, np.quantile(right[enough] / images[enough], [0, 0.25, 0.5, 0.75, 1]))
+        far = int((outside(images, right) & enough).sum())  # around the share of all images, as in the figure
+        overall = float(right.sum() / images.sum())
+        spread[name] = Spread(n=n, min=low, q1=q1, median=median, q3=q3, max=high, outside=far, overall=overall)
     return PerPatient(n_patients=size, errors=total, enough=ENOUGH, spread=spread, worst=worst)
-
-
-def _spread(images: np.ndarray, right: np.ndarray) -> Spread:
-    """Quartiles of the share over the patients who have enough images of the kind."""
-    enough = images >= ENOUGH
-    n = int(enough.sum())
-    if n < 2:
-        return Spread(n=n, reason=f"fewer than two patients have {ENOUGH} such images")
-    low, q1, median, q3, high = map(float, np.quantile(right[enough] / images[enough], [0, 0.25, 0.5, 0.75, 1]))
-    far = int((outside(images, right) & enough).sum())  # around the share of all images, as in the figure
-    overall = float(right.sum() / images.sum())
-    return Spread(n=n, min=low, q1=q1, median=median, q3=q3, max=high, outside=far, overall=overall)

@@ -444,7 +444,7 @@ class Predictions:
             off["confidence"] = np.asarray(~self._close(table).any(axis=1))
         if table.has(["prediction"]):
             off["prediction"] = self._edited(table)
-        return [*notes, *table.contradictions(off, source), *table.ood_note()]
+        return [*notes, *table.contradictions(off, source)]
 
     def _close(self, table: Table) -> np.ndarray:
         """(S, K) bool: whether the confidence may be the probability of a class."""

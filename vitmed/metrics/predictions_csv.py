@@ -1,7 +1,7 @@
 """The cells of a `predictions.csv`, in any of the forms in which a spreadsheet saves it."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,18 +86,13 @@ class Table:
         """The columns that are not the model's. Raises DataError where one in `WRITTEN` holds what vitmed never
         writes."""
         ours, words = {"error", "", *ours}, {"", *BETWEEN.join(classes).split(BETWEEN)}
-
-        def is_set(cell: str) -> bool:
-            members = (word in words or bool(FURTHER.fullmatch(word)) for word in cell.split(BETWEEN))
-            return ANSWER in self.header and all(members)
-
-        good: dict[str, Callable[[str], bool]] = {
-            SET: is_set,
-            ANSWER: lambda cell: cell in ("", YES) or cell.startswith(NO),
-        }
-        for name in [name for name in good if name in self.header]:
+        for name in [name for name in (SET, ANSWER) if name in self.header]:
             for row, cell in enumerate(self.cells(name)):
-                if not good[name](cell):
+                good = cell in ("", YES) or cell.startswith(NO)
+                if name == SET:
+                    members = cell.split(BETWEEN)
+                    good = ANSWER in self.header and all(word in words or FURTHER.fullmatch(word) for word in members)
+                if not good:
                     problem = f"'{cell}' as {name}, and vitmed writes this column itself"
                     raise self.error(row, problem, f"rename the column {name}, or remove it")
         return {name: tuple(self.cells(name)) for name in self.header if name not in ours}
@@ -160,22 +155,20 @@ class Table:
         return DataError(problem, "take out the rows without a label, or fill them; vitmed monitor takes it as it is")
 
     def contradictions(self, off: Mapping[str, np.ndarray], source: str) -> list[str]:
-        """A note on the rows with a cell that does not follow from the source; `off`: column -> (S,) bool."""
+        """A note on the rows with a cell that does not follow from the source, and one on those with an
+        out-of-distribution score that is not a number; `off`: column -> (S,) bool."""
         wrong = np.any([*off.values(), np.zeros(len(self.rows), bool)], axis=0)
         column = next((name for name, cells in off.items() if cells[wrong.argmax()]), "") if wrong.any() else ""
-        return self._note(wrong, f"a cell that does not follow from the {source}", f" ({column}); the {source} count.")
-
-    def ood_note(self) -> list[str]:
-        """A note on the rows with an out-of-distribution score that is not a number."""
         strange = ~np.isfinite(self.floats([OOD_SCORE])[:, 0]) & (OOD_SCORE in self.header)
-        so = "; so the report leaves the out-of-distribution scores out."
-        return self._note(strange, f"an {OOD_SCORE} that is not a number", so)
-
-    def _note(self, of: np.ndarray, what: str, so: str) -> list[str]:
-        """A note on the rows that have `what`, (S,) bool, if any."""
-        rows, have = np.flatnonzero(of), ("of the table has", "of the table have")
-        shown = f"{what}, the first is row {self.numbers[rows[0]]}{so}" if len(rows) else ""
-        return [f"{counted_doing(len(rows), 'row', *have)} {shown}"] if shown else []
+        left_out, notes = "; so the report leaves the out-of-distribution scores out.", list[str]()
+        for rows, what, so in (
+            (wrong, f"a cell that does not follow from the {source}", f" ({column}); the {source} count."),
+            (strange, f"an {OOD_SCORE} that is not a number", left_out),
+        ):
+            if rows.any():
+                have = counted_doing(int(rows.sum()), "row", "of the table has", "of the table have")
+                notes.append(f"{have} {what}, the first is row {self.numbers[rows.argmax()]}{so}")
+        return notes
 
 
 def read_table(file: str | Path | Table) -> Table:
@@ -186,7 +179,17 @@ def read_table(file: str | Path | Table) -> Table:
     text, _ = read_text(file, "a predictions.csv")
     separator, numbered = read_csv(file, text)
     lines = [cells for _, cells in numbered] or [[]]
-    header = _usual(lines[0])
+    header, patients = list[str](), _patient_columns(lines[0])
+    for name in lines[0]:  # ours may be in capitals or have blanks around them; patients have several names
+        low = name.strip().lower()
+        if low in (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, "error") and low not in lines[0]:
+            name = low
+        if name in patients and len(patients) == 1:
+            name = "group"
+        for kind in (PROB, LOGIT, LABEL):
+            if low.startswith(kind) and not any(other.startswith(kind) for other in lines[0]):
+                name = kind + name.lstrip()[len(kind) :]
+        header.append(name)
     if "unfamiliarity" in header:
         raise DataError(f"{file}: vitmed 0.1.0 wrote it; vitmed {READER} reads it", "predict or evaluate again")
     if twice := sorted({name for name in header if name and header.count(name) > 1}):
@@ -204,27 +207,17 @@ def read_table(file: str | Path | Table) -> Table:
         else:
             numbers.append(number)
             rows.append(row)
-    if separator != ",":
-        _take_decimal_commas(header, rows)
+    ours = [name for name in header if name in ("confidence", *RAW) or name.startswith((PROB, LOGIT))]
+    cells_of_model = (row.get(name, "").strip() for row in rows for name in ours)
+    if separator != "," and any(map(DECIMAL_COMMA.fullmatch, cells_of_model)):  # 0,5 becomes 0.5, also of other columns
+        texts = {*TEXTS} - {"label", "prediction"} if set(RAW) <= set(header) else {*TEXTS}
+        for row in rows:
+            for name, cell in row.items():
+                if name not in texts and DECIMAL_COMMA.fullmatch(cell.strip()):
+                    row[name] = cell.strip().replace(",", ".")
     names = ", ".join(map(repr, lines[0][:12])) + ", ..." * (len(lines[0]) > 12)
     found = f"its first line, split at {SEPARATORS[separator]}, has {names}"
     return Table(file, found, header, numbers, rows, tuple(errors))
-
-
-def _usual(header: Sequence[str]) -> list[str]:
-    """The usual names of columns: ours may be in capitals or have blanks around them; patients have several names."""
-    names, patients = [], _patient_columns(header)
-    for name in header:
-        low = name.strip().lower()
-        if low in (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, "error") and low not in header:
-            name = low
-        if name in patients and len(patients) == 1:
-            name = "group"
-        for kind in (PROB, LOGIT, LABEL):
-            if low.startswith(kind) and not any(other.startswith(kind) for other in header):
-                name = kind + name.lstrip()[len(kind) :]
-        names.append(name)
-    return names
 
 
 def _patient_columns(header: Sequence[str]) -> list[str]:
@@ -232,18 +225,6 @@ def _patient_columns(header: Sequence[str]) -> list[str]:
     plain = {name: re.sub("[^a-z0-9]+", "_", name.lower()).strip("_") for name in header}
     found = [name for name in header if plain[name] in {*GROUP_NAMES} - {"case"}]
     return [name for name in found if not re.search("mrn|pat_id|_n|subjectid", plain[name])] or found
-
-
-def _take_decimal_commas(header: Sequence[str], rows: Sequence[dict[str, str]]) -> None:
-    """Write 0,5 as 0.5, in place, if the numbers of the model have decimal commas."""
-    number = set(RAW) <= set(header)
-    ours = [name for name in header if name in ("confidence", *RAW) or name.startswith((PROB, LOGIT))]
-    texts = {*TEXTS} - {"label", "prediction"} if number else {*TEXTS}
-    if any(DECIMAL_COMMA.fullmatch(row.get(name, "").strip()) for row in rows for name in ours):
-        for row in rows:
-            for name, cell in row.items():
-                if name not in texts and DECIMAL_COMMA.fullmatch(cell.strip()):
-                    row[name] = cell.strip().replace(",", ".")
 
 
 def as_number(cell: str | None) -> float:

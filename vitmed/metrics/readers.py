@@ -255,23 +255,24 @@ def _comparison(
     values = np.array([gap.value for gap in gaps])
     random, fixed = reader_variances(values, np.stack([gap.influence for gap in gaps]), spread_of)
     mean, gap = finite(float(np.mean([reader.value for reader in readers]))), float(values.mean())
+    tests = dict[str, ReaderTest]()
+    for method, over in ((RANDOM, random), (FIXED, fixed)):
+        if np.isfinite(gap) and over.variance > 0:
+            reach, test = tested(gap, over, method)
+            difference, degrees = gap_estimate(gap, reach, test), finite(over.degrees)
+            tests[method] = ReaderTest(difference=difference, statistic=test.statistic, degrees=degrees, p=test.p)
+        else:
+            unknown = estimate(gap, *NONE, method)
+            tests[method] = ReaderTest(difference=unknown, statistic=None, degrees=None, p=None)
     return ReaderComparison(
         number=name,
         n=len(model.influence),
         model=numbers[0],
         mean=mean,
         readers=dict(zip(columns, numbers[1:], strict=True)),
-        random_readers=_test(gap, random, RANDOM) if len(readers) > 1 else None,
-        fixed_readers=_test(gap, fixed, FIXED),
+        random_readers=tests[RANDOM] if len(readers) > 1 else None,
+        fixed_readers=tests[FIXED],
     )
-
-
-def _test(gap: float, over: Spread, method: str) -> ReaderTest:
-    if not (np.isfinite(gap) and over.variance > 0):
-        return ReaderTest(difference=estimate(gap, *NONE, method), statistic=None, degrees=None, p=None)
-    reach, test = tested(gap, over, method)
-    difference = gap_estimate(gap, reach, test)
-    return ReaderTest(difference=difference, statistic=test.statistic, degrees=finite(over.degrees), p=test.p)
 
 
 def check_readers(

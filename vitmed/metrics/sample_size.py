@@ -85,7 +85,7 @@ def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> N
     """The smallest sample with which one of `NUMBERS` reaches a goal; None where it has more than `MOST` patients. The
     expected value is in (0, 1), of an AUROC in (0.5, 1) and with a prevalence."""
     each, effect, share = design.images_per_patient, design.design_effect, design.prevalence
-    ends = partial(_area_ends, expected, design) if number == "auroc" else partial(rate_ends, expected, each, effect)
+    ends = partial(interval_ends, number, expected, design)
     patients = goal.smallest(ends)
     if patients is None:
         return None
@@ -100,11 +100,18 @@ def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> N
     return NeededSample(**about, **interval, counted=counted, counted_patients=patients, **total)
 
 
-def rate_ends(value: float, each: float, effect: float, patients: int, luck: float) -> tuple[float, float]:
-    """The interval of a rate for `Goal.smallest`: of patients with `each` images, with a design effect of 1 or more."""
-    n = patients * each / effect
-    seen = value - luck * math.sqrt(value * (1 - value) / n)
-    return wilson(seen, n, quantile(max(1, patients - 1) if each > 1 else INFINITE)) if seen >= 0 else NONE
+def interval_ends(number: str, value: float, design: Design, patients: int, luck: float) -> tuple[float, float]:
+    """The interval of a number for `Goal.smallest`."""
+    each, share = design.images_per_patient, design.prevalence
+    n = patients * each / design.design_effect
+    if number != "auroc":
+        seen = value - luck * math.sqrt(value * (1 - value) / n)
+        return wilson(seen, n, quantile(max(1, patients - 1) if each > 1 else INFINITE)) if seen >= 0 else NONE
+    assert share is not None
+    if (fewer := patients * min(share, 1 - share)) < 2:
+        return NONE
+    z = quantile(fewer - 1 if each > 1 else INFINITE)
+    return logit_interval(value, area_error(value, n * share, n * (1 - share)), z + luck)
 
 
 def area_error(value: float, positives: float, negatives: float) -> float:
@@ -115,15 +122,6 @@ def area_error(value: float, positives: float, negatives: float) -> float:
     of_fewer, of_more = value / (2 - value) - value**2, 2 * value**2 / (1 + value) - value**2
     spread = value * (1 - value) + (fewer - 1) * of_fewer + (more - 1) * of_more
     return math.sqrt(spread / (positives * negatives))
-
-
-def _area_ends(value: float, design: Design, patients: int, luck: float) -> tuple[float, float]:
-    assert design.prevalence is not None
-    share, each = design.prevalence, design.images_per_patient
-    if (fewer := patients * min(share, 1 - share)) < 2:
-        return NONE
-    n, z = patients * each / design.design_effect, quantile(fewer - 1 if each > 1 else INFINITE)
-    return logit_interval(value, area_error(value, n * share, n * (1 - share)), z + luck)
 
 
 def in_words(sample: NeededSample) -> list[str]:

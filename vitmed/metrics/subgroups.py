@@ -141,7 +141,9 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
     what they are called.
     """
     cells = [cell.strip() for cell in cells]
-    numbers = np.array([np.nan if cell.lower() in BLANKS else _number(cell) for cell in cells])
+    parsed = np.array([as_number(cell) for cell in cells], dtype=np.float64)
+    parsed[~np.isfinite(parsed)] = np.inf  # no number
+    numbers = np.where([cell.lower() in BLANKS for cell in cells], np.nan, parsed)
     given, cut = np.isfinite(numbers), ""
     values = np.unique(numbers[given])
     if len(values) > MANY_VALUES and not np.isinf(numbers).any():
@@ -159,7 +161,8 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
         cut = f"cut at the {PARTS[parts]} of the images: " + ", ".join(shown)
     else:
         given = np.array(cells, dtype=str) != ""
-        names = sorted({cell for cell in cells if cell}, key=lambda cell: (_number(cell), cell))
+        number_of = dict(zip(cells, parsed.tolist(), strict=True))
+        names = sorted({cell for cell in cells if cell}, key=lambda cell: (number_of[cell], cell))
         index = {name: i for i, name in enumerate(names)}
         of = np.array([index.get(cell, -1) for cell in cells], dtype=np.int64)
     if not given.all():
@@ -326,9 +329,3 @@ def pair_wins(scores: np.ndarray, positive: np.ndarray, atoms: np.ndarray) -> np
         level = np.searchsorted(others, own, "left") + np.searchsorted(others, own, "right")
         wins[:, a] = np.bincount(owner, level / 2, minlength=size)
     return wins
-
-
-def _number(cell: str) -> float:
-    """The number that a cell holds; infinite where it holds none."""
-    number = as_number(cell)
-    return number if np.isfinite(number) else np.inf

@@ -10,7 +10,8 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 
 from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers, distribution_scores, error_of_mean
+from vitmed.decisions.targets import TARGETS
+from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers, distribution_scores
 from vitmed.metrics.metric_table import NUMBER_METRICS
 
 
@@ -88,4 +89,4 @@ def test_numbers_of_resamples_are_those_of_scikit_learn_with_weights() -> None:
     for r, weight in enumerate(weights):
         assert found["mae"][r] == pytest.approx(mean_absolute_error(p.labels, p.values, sample_weight=weight))
         assert found["bias"][r] == pytest.approx(np.average(p.values - p.labels, weights=weight))
-    assert error_of_mean(p) == pytest.approx(mean_absolute_error(p.labels, np.zeros(300)))  # the centre is 0
+    assert TARGETS["number"].guess(p) == pytest.approx(mean_absolute_error(p.labels, np.zeros(300)))  # the centre is 0

@@ -78,6 +78,7 @@ class PreparedPredictions(Prepared):
             per_class[name] = np.where((support > 0) & (others > 0), per_class[name], np.nan)
         # A class without a value makes plain means undefined: the mean over the others is another quantity. That is a
         # class without images, also without a patient, and one that is never predicted, which would reward ignoring it.
+        means = {name: (1 / k * values).sum(axis=1) for name, values in per_class.items()}  # (R,)
         losses = ratio(lost, total[:, None])  # (R, 2)
         hits = tp.sum(axis=1)
         chance = (support * called).sum(axis=1)  # total^2 x agreement by chance
@@ -87,13 +88,13 @@ class PreparedPredictions(Prepared):
         mcc = ratio(hits * total - chance, np.sqrt(varied_truth) * np.sqrt(np.where(varied_calls > 0, varied_calls, 1)))
         overall = {
             "accuracy": ratio(hits, total),
-            "balanced_accuracy": self.mean(per_class["sensitivity"]),
+            "balanced_accuracy": means["sensitivity"],
             "mcc": np.where(varied_truth > 0, mcc, np.nan),
             "cohen_kappa": np.where(varied_truth > 0, ratio(hits * total - chance, total**2 - chance), np.nan),
             "log_loss": losses[:, 0],
             "brier": losses[:, 1],
         }
-        overall |= {f"{name}_macro": self.mean(values) for name, values in per_class.items()}
+        overall |= {f"{name}_macro": mean for name, mean in means.items()}
         return {name: values.reshape(shape) for name, values in overall.items()}
 
     def without(self, units: Units) -> dict[str, np.ndarray]:
@@ -108,10 +109,6 @@ class PreparedPredictions(Prepared):
 
     def leveraged(self, area: Area) -> np.ndarray:
         return self.units.leveraged(area.influence, self.labels)
-
-    def mean(self, values: np.ndarray) -> np.ndarray:
-        """(R,) means over the classes of values (R, K)."""
-        return (1 / self.size * values).sum(axis=1)
 
     @cached_property
     def holders(self) -> list[int]:

@@ -289,7 +289,15 @@ class PreparedFindings(Prepared):
 
     @cached_property
     def overall_areas(self) -> dict[str, Area]:
-        areas, rows = {name: self.mean_area(name) for name in AREAS}, np.nonzero(self.known)[0]
+        """Means over findings, their influence leveraged, NaN where undefined; then those of all labels together."""
+        areas, rows = dict[str, Area](), np.nonzero(self.known)[0]
+        for name in AREAS:
+            mean = Area(0.0 if len(self.means) else np.nan, np.zeros(len(self.labels)))
+            for f in self.means:
+                area = self.each[f].overall_areas[name]
+                influence = self._of_images(f, self.each[f].leveraged(area))
+                mean = mean.plus(Area(area.value, influence), 1 / len(self.means))
+            areas[name] = mean
         for name, area in self.cells.overall_areas.items():
             influence = np.bincount(rows, self.cells.leveraged(area), minlength=len(self.labels))
             areas[f"{name}_micro"] = Area(area.value, influence)
@@ -305,40 +313,30 @@ class PreparedFindings(Prepared):
     @cached_property
     def overall(self) -> dict[str, Estimate]:
         micro, present = self.cells.overall, self.cells.per_class[1]
-        overall = {name: self.mean(name) for name in MEANS}
+        overall = dict[str, Estimate]()
+        for name, kinds in MEANS.items():
+            weight = 1 / max(1, len(self.means) * len(kinds))
+            pairs = [(f, kind) for f in self.means for kind in kinds]
+            entries = [self.each[f].per_class[1][kind] for f, kind in pairs]
+            value = weight * sum(np.nan if entry.value is None else entry.value for entry in entries)
+            if not entries or any(entry.low is None for entry in entries):
+                overall[name] = estimate(value if entries else np.nan, *NONE, "mover")
+                continue
+            each = ((f, self.each[f].part(1, kind, weight)) for f, kind in pairs)
+            parts = [part._replace(influence=self._of_images(f, part.influence)) for f, part in each]
+            overall[name] = estimate(value, *mean_interval(parts, self.units), "mover")
         overall |= {f"{name}_micro": present[name] for name in POOLED} | {name: micro[name] for name in LOSSES}
         right = self.cells.accuracy
         overall["hamming_loss"] = estimate(1 - right.value, 1 - right.high, 1 - right.low, right.method)
-        kinds = {"subset_accuracy": self.read, "no_finding_specificity": images_without(self.labels)}
-        overall |= {name: of_share(share(self.right, images, self.units)) for name, images in kinds.items()}
+        by_image = {"subset_accuracy": self.read, "no_finding_specificity": images_without(self.labels)}
+        overall |= {name: of_share(share(self.right, images, self.units)) for name, images in by_image.items()}
         return {name: overall[name] for name in FINDING_METRICS}
-
-    def mean(self, name: str) -> Estimate:
-        """A mean over findings, by its name in `MEANS`."""
-        weight = 1 / max(1, len(self.means) * len(MEANS[name]))
-        pairs = [(f, kind) for f in self.means for kind in MEANS[name]]
-        entries = [self.each[f].per_class[1][kind] for f, kind in pairs]
-        value = weight * sum(np.nan if entry.value is None else entry.value for entry in entries)
-        if not entries or any(entry.low is None for entry in entries):
-            return estimate(value if entries else np.nan, *NONE, "mover")
-        each = ((f, self.each[f].part(1, kind, weight)) for f, kind in pairs)
-        parts = [part._replace(influence=self._of_images(f, part.influence)) for f, part in each]
-        return estimate(value, *mean_interval(parts, self.units), "mover")
 
     def _of_images(self, f: np.integer, influence: np.ndarray) -> np.ndarray:
         """(S,) the influence of the images whose label of a finding is known, 0 for the others."""
         influences = np.zeros(len(self.labels))
         influences[self.known[:, f]] = influence
         return influences
-
-    def mean_area(self, name: str) -> Area:
-        """The mean AUROC or average precision over findings, its influence leveraged; NaN where it is undefined."""
-        mean = Area(0.0 if len(self.means) else np.nan, np.zeros(len(self.labels)))
-        for f in self.means:
-            area = self.each[f].overall_areas[name]
-            influence = self._of_images(f, self.each[f].leveraged(area))
-            mean = mean.plus(Area(area.value, influence), 1 / len(self.means))
-        return mean
 
     @cached_property
     def cells(self) -> PreparedPredictions:

@@ -134,10 +134,6 @@ class PreparedGrades(PreparedPredictions):
         "grade_error",
     )
 
-    def __init__(self, predictions: Predictions, resamples: int = 0):
-        super().__init__(predictions, resamples)
-        self.boot = Bootstrap.of(predictions, resamples)
-
     @cached_property
     def summands(self) -> np.ndarray:
         """(S, 3 + 2 K): the absolute error of each image, then `kappa_summands` with squared costs."""
@@ -169,12 +165,9 @@ class PreparedGrades(PreparedPredictions):
         return kappas, {name: why for name, why in reasons.items() if why}
 
     @cached_property
-    def errors(self) -> Grades:
-        return grade_errors(self.predicted - self.labels, self.predictions.classes, self.boot)
-
-    @cached_property
     def overall(self) -> dict[str, Estimate]:
-        overall = super().overall | self.kappas[0] | {"grade_error": self.errors.off}
+        errors = grade_errors(self.predicted - self.labels, self.predictions.classes, self.boot)
+        overall = super().overall | self.kappas[0] | {"grade_error": errors.off}
         return {name: overall[name] for name in GRADE_METRICS}
 
     def why(self, name: str, entry: Estimate, numbers: Numbers) -> str:
@@ -223,7 +216,7 @@ def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResul
     kappas, why = prepared.kappas
     views = [predictions_at_cut(predictions, cut) for cut in range(1, len(predictions.classes))]
     return GradeResults(
-        **dict(prepared.errors),
+        **dict(grade_errors(off, predictions.classes, boot)),
         quadratic_kappa=kappas["quadratic_kappa"],
         linear_kappa=kappas["linear_kappa"],
         signed=of_mean(off.astype(np.float64), boot.units),

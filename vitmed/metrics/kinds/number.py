@@ -155,7 +155,13 @@ class NumberPredictions(Predictions):
         if missing := [name for name in needed if name not in table.header]:
             expected = f"give a predictions.csv with the columns {', '.join(columns)}"
             raise DataError(f"{table.file}: lacks the column {', '.join(missing)}; {table.found}", expected)
-        labels, name, logits = _labels(table), _same(table, TARGET + "name"), table.logits(RAW).astype(np.float32)
+        cells, labels = table.cells("label"), None  # (S,) float64; None where no image has one
+        if any(cell.strip() for cell in cells):
+            labels = table.floats(["label"])[:, 0]
+            if not np.isfinite(labels).all():
+                row = int(np.isfinite(labels).argmin())  # the first that is not
+                raise table.wrong(row, "label", "a finite number") if cells[row].strip() else table.some_unlabelled(row)
+        name, logits = _same(table, TARGET + "name"), table.logits(RAW).astype(np.float32)
         if target is None and table.rows:
             centre, spread = _float(table, TARGET + "centre"), _float(table, TARGET + "spread", TINY)
             if _same(table, TARGET + "distribution") not in ("", "gaussian"):
@@ -184,19 +190,7 @@ class NumberPredictions(Predictions):
         columns = ("prediction", *ENDS)[: self.amounts.shape[1]]
         off = np.abs(table.floats(columns) - self.amounts) > NEAR * self.target.spread
         source = " and ".join(RAW) if self.reach is None else f"{', '.join(RAW)} and reach"
-        return [*table.contradictions(dict(zip(columns, off.T, strict=True)), source), *table.ood_note()]
-
-
-def _labels(table: Table) -> np.ndarray | None:
-    """(S,) float64; None where no image has one."""
-    cells = table.cells("label")
-    if not any(cell.strip() for cell in cells):
-        return None
-    labels = table.floats(["label"])[:, 0]
-    if not np.isfinite(labels).all():
-        row = int(np.isfinite(labels).argmin())  # the first that is not
-        raise table.wrong(row, "label", "a finite number") if cells[row].strip() else table.some_unlabelled(row)
-    return labels
+        return table.contradictions(dict(zip(columns, off.T, strict=True)), source)
 
 
 def _same(table: Table, column: str) -> str:
@@ -215,12 +209,6 @@ def _float(table: Table, column: str, least: float = -np.inf) -> float:
     if not (np.isfinite(value) and value >= least):
         raise table.wrong(0, column, "a finite number" + (f" of at least {least:g}" if least > -np.inf else ""))
     return value
-
-
-def error_of_mean(predictions: NumberPredictions) -> float:
-    """The mean absolute error of predicting the mean of the training labels for every image."""
-    labels = known_labels(predictions)
-    return float(np.abs(labels - predictions.target.centre).mean()) if len(labels) else float("nan")
 
 
 def distribution_scores(predictions: NumberPredictions) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,7 @@ import numpy as np
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted, counted_doing
 from vitmed.metrics.areas import Area
+from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, FEWEST, Estimate, Numbers, Sample, SampleSize, estimate
 from vitmed.metrics.intervals import LEVEL, Share, Units, jackknife_spread
 from vitmed.metrics.metric_table import PER_CLASS, Metric
@@ -59,7 +60,8 @@ class Prepared:
 
     def __init__(self, predictions: Any, resamples: int = 0):
         self.predictions, self.labels = predictions, known_labels(predictions)
-        self.units, self.resamples = Units(predictions.units), resamples
+        self.boot, self.resamples = Bootstrap.of(predictions, resamples), resamples
+        self.units = self.boot.units
         self.unit = "image" if predictions.groups is None else "patient"
 
     @property

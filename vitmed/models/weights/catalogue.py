@@ -223,26 +223,6 @@ def _licence_of_card(card: Path) -> str | None:
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")
 
 
-def _entry(
-    note: str, folder: str = "", file: str = "pytorch_model.bin", hub: str = "", norm: str = "imagenet", **fields: Any
-) -> Entry:
-    """An entry as catalogue.yaml states it; the note ends in how its hash is known."""
-    sha256: str | None = fields.get("sha256")
-    if hub:
-        hash_note = "sha256: from the hub when fetching"
-    elif sha256 is None:
-        hash_note = "no sha256 is published"
-    elif len(sha256) < 64:
-        hash_note = "sha256: its first digits, in the file's name"
-    else:
-        hash_note = "sha256: not the publisher's, but the same in several public projects"
-    url = f"https://huggingface.co/{hub}/resolve/main/{file}" if hub else folder + file
-    mean, std = map(tuple, _stated()[1]["norms"][norm])
-    fields["seen"] = tuple(fields.get("seen", ()))
-    entry = Entry(url=url, note=f"{note}; {hash_note}", mean=mean, std=std, hub=hub, **fields)
-    return entry if "commercial" in fields else entry._replace(commercial=not entry.non_commercial)
-
-
 @cache
 def _stated() -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The two documents of catalogue.yaml, read once: families of weights; norms, copies, terms and names."""
@@ -252,10 +232,30 @@ def _stated() -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 @cache
 def public_weights() -> dict[str, Entry]:
-    """Name -> public weights."""
-    return {
-        name: _entry(**family.get("all", {}) | fields)
-        for family in _stated()[0]
-        for name, fields in family.items()
-        if name != "all"
-    }
+    """Name -> public weights, as catalogue.yaml states them; the note ends in how its hash is known."""
+    families, about = _stated()
+    entries = dict[str, Entry]()
+    for family in families:
+        shared = {"folder": "", "file": "pytorch_model.bin", "hub": "", "norm": "imagenet"} | family.get("all", {})
+        for name, own in family.items():
+            if name == "all":
+                continue
+            fields = shared | own
+            folder, file, hub, norm = (fields.pop(part) for part in ("folder", "file", "hub", "norm"))
+            sha256: str | None = fields.get("sha256")
+            if hub:
+                hash_note = "sha256: from the hub when fetching"
+            elif sha256 is None:
+                hash_note = "no sha256 is published"
+            elif len(sha256) < 64:
+                hash_note = "sha256: its first digits, in the file's name"
+            else:
+                hash_note = "sha256: not the publisher's, but the same in several public projects"
+            fields["note"] += f"; {hash_note}"
+            fields["url"] = f"https://huggingface.co/{hub}/resolve/main/{file}" if hub else folder + file
+            fields["mean"], fields["std"] = map(tuple, about["norms"][norm])
+            fields["seen"] = tuple(fields.get("seen", ()))
+            entry = Entry(hub=hub, **fields)
+            stated = "commercial" in fields
+            entries[name] = entry if stated else entry._replace(commercial=not entry.non_commercial)
+    return entries

@@ -120,14 +120,13 @@ def _named(place: Path, model: ModelConfig, small: bool) -> Choice | None:
     """The choice among the files of VITMED_WEIGHTS; None where no file has the network that you set."""
     best = {name: rank for rank, name in enumerate(("augreg", "dinov2", "deit"))}
     size = 88e6 if small else 23e6  # bytes of ViT-Small and ViT-Tiny
-
-    def order(file: Path) -> tuple[float, int, str]:
+    ordered = list[tuple[float, int, str, Path]]()
+    for file in catalogue.weight_files(place):
         near, far = sorted((size, file.stat().st_size + 1))
-        return round(far / near), min((rank for word, rank in best.items() if word in file.name), default=9), file.name
-
-    files, known = sorted(catalogue.weight_files(place), key=order), catalogue.public_weights().values()
-    damaged, other = list[VitmedError](), False
-    for file in files:
+        rank = min((rank for word, rank in best.items() if word in file.name), default=9)
+        ordered.append((round(far / near), rank, file.name, file))
+    known, damaged, other = catalogue.public_weights().values(), list[VitmedError](), False
+    for *_, file in sorted(ordered):
         named = (entry for entry in known if entry.sha256 and entry.file == file.name)
         try:  # a name alone says nothing of the tensors, nor of their licence
             weights = read_weights(file, next((e for e in named if digest_of(file).startswith(f"{e.sha256}")), None))

@@ -70,9 +70,17 @@ def _timm(state: State) -> State | None:
             weight, bias = (state.pop(f"{pool}ln_q.{part}") for part in ("weight", "bias"))
             state["attn_pool.latent"] = F.layer_norm(query, query.shape[-1:], weight, bias, COCA_EPS)[None]
             state["attn_pool.kv.weight"] = torch.cat([state.pop(f"{pool}attn.{x}_proj_weight") for x in "kv"])
-            _split_pooling(state, "bias", state.pop(f"{pool}attn.in_proj_bias"))
+            joint = state.pop(f"{pool}attn.in_proj_bias")
+            width = len(joint) // 3
+            state["attn_pool.q.bias"], state["attn_pool.kv.bias"] = joint.split((width, 2 * width))
     if "embeds.proj.weight" in state:
-        state = _naflex(state)
+        state = _rename(state, ((r"embeds\.proj\.(.*)", r"patch_embed.proj.\1"), (r"embeds\.(.*)", r"\1")))  # NaFlexViT
+        kernel = state["patch_embed.proj.weight"]
+        if kernel.ndim == 2:
+            side = math.isqrt(kernel.shape[1] // 3)
+            state["patch_embed.proj.weight"] = kernel.reshape(-1, side, side, 3).permute(0, 3, 1, 2)
+        if "pos_embed" in state:
+            state["pos_embed"] = state["pos_embed"].flatten(1, 2)
     if "patch_embed.proj.weight" not in state:
         return None
     state = _rename(_rename(state, _rules("chunks")), _rules("timm"))
@@ -106,23 +114,6 @@ def _eva02(state: State) -> State:
     return _rename(state, ((r"norm\.(\w+)", r"fc_norm.\1"),)) if "mask_token" in state else state
 
 
-def _naflex(state: State) -> State:
-    state = _rename(state, ((r"embeds\.proj\.(.*)", r"patch_embed.proj.\1"), (r"embeds\.(.*)", r"\1")))
-    kernel = state["patch_embed.proj.weight"]
-    if kernel.ndim == 2:
-        side = math.isqrt(kernel.shape[1] // 3)
-        state["patch_embed.proj.weight"] = kernel.reshape(-1, side, side, 3).permute(0, 3, 1, 2)
-    if "pos_embed" in state:
-        state["pos_embed"] = state["pos_embed"].flatten(1, 2)
-    return state
-
-
-def _split_pooling(state: State, part: str, joint: torch.Tensor) -> None:
-    """Divide the joint query, keys and values of attention pooling as timm does."""
-    width = len(joint) // 3
-    state[f"attn_pool.q.{part}"], state[f"attn_pool.kv.{part}"] = joint.split((width, 2 * width))
-
-
 def _hugging_face(state: State) -> State | None:
     if not any(re.fullmatch(_rules("hugging_face")[0][0], name) for name in state):
         return None
@@ -143,8 +134,9 @@ def _clip(state: State, sign: str, layout: str) -> State | None:
     state = _rename(state, _rules(layout))
     _join_qkv(state)
     for part in ("weight", "bias"):
-        if (joint := state.pop(f"attn_pool.qkv.{part}", None)) is not None:
-            _split_pooling(state, part, joint)
+        if (joint := state.pop(f"attn_pool.qkv.{part}", None)) is not None:  # divided as timm does
+            width = len(joint) // 3
+            state[f"attn_pool.q.{part}"], state[f"attn_pool.kv.{part}"] = joint.split((width, 2 * width))
     # class token (D,) and positions (N, D) of CLIP -> (1, 1, D) and (1, N, D)
     axes = {"cls_token": (1, 1, -1), "pos_embed": (1, *state["pos_embed"].shape)} if "pos_embed" in state else {}
     return state | {name: state[name].reshape(shape) for name, shape in axes.items() if name in state}
