@@ -79,9 +79,20 @@ def find_patients(
         joined, notes = one_spelling([str(known) for known in ids], "patient", paths)
         return KnownPatients(joined, BY_ID, notes)
     if config.groups == COPIES:
-        groups, count = _by_copies(root, paths, config)
+        from scipy.sparse import coo_array  # imported here: predict starts without it
+        from scipy.sparse.csgraph import connected_components
+
+        window = choose_window([root / path for path in paths], "auto", config.frame).window  # as in `vitmed check`
+        records = scan(root, paths, ImageCache(config.frame, window, keep=config.cache))
+        pairs = [(group[0], other) for group in itertools.chain(*find_copies(records)) for other in group[1:]]
+        one, other = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        copies = coo_array((np.ones(len(pairs)), (one, other)), shape=(len(paths), len(paths)))
+        _, begin, where = np.unique(connected_components(copies)[1], return_index=True, return_inverse=True)
+        firsts = begin[where].tolist()  # of each image its first copy
+        count = sum(i != first for i, first in enumerate(firsts))
         note = f"{counted_doing(count, 'image')} a copy of another; copies stay in one split. {NO_PATIENTS}"
-        return KnownPatients(groups, f"{AS_ORIGINALS}, by their pixels (--groups copies)", [note])
+        originals = [paths[i] for i in firsts]
+        return KnownPatients(originals, f"{AS_ORIGINALS}, by their pixels (--groups copies)", [note])
     return groups_from_table(config.groups, root, paths, config.card)
 
 
@@ -187,22 +198,6 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str], card: 
     return KnownPatients([patients[i] for i in range(len(paths))], known, [*table.notes, *notes, *joined])
 
 
-def _by_copies(root: Path, paths: Sequence[str], config: DataConfig) -> tuple[list[str], int]:
-    """For every image the path of its first copy, an identical file or a picture that looks alike; and how many images
-    are copies."""
-    from scipy.sparse import coo_array  # imported here: predict starts without it
-    from scipy.sparse.csgraph import connected_components
-
-    window = choose_window([root / path for path in paths], "auto", config.frame).window  # as `vitmed check` sees them
-    records = scan(root, paths, ImageCache(config.frame, window, keep=config.cache))
-    pairs = [(group[0], other) for group in itertools.chain(*find_copies(records)) for other in group[1:]]
-    one, other = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    copies = coo_array((np.ones(len(pairs)), (one, other)), shape=(len(paths), len(paths)))
-    _, begin, where = np.unique(connected_components(copies)[1], return_index=True, return_inverse=True)
-    firsts = begin[where].tolist()
-    return [paths[i] for i in firsts], sum(i != j for i, j in enumerate(firsts))
-
-
 @QUIET
 def patient_id(file: Path) -> tuple[str, str]:
     """PatientID (0010,0020) of a DICOM file, of which vitmed keeps nothing else; where that is "", also why. Raises
@@ -273,17 +268,6 @@ def describe_patients(splits: Splits) -> str:
     return f"{counts}, {shared}{f'; identified {splits.patients}' * bool(splits.patients)}"
 
 
-def table_of_patients(root: Path) -> Path | None:
-    """A table that lies in the data folder and has a column of paths and one of patients; None without one."""
-    for file in tables_in(root):
-        with contextlib.suppress(DataError, UsageError):
-            table = read_table(file)
-            path, group = table.find(PATH_NAMES), table.find(GROUP_NAMES)
-            if None not in (path, group) and all(row[group or 0].strip() for row in table.rows):
-                return file
-    return None
-
-
 RISK = "one patient may be in two splits, which makes results look too good"
 
 
@@ -293,9 +277,15 @@ def report_patients(splits: Splits, risk: str = RISK) -> None:
         warn(text)
     if splits.grouped:
         say(f"{splits.unit}s: {describe_patients(splits)}")
-    elif (table := table_of_patients(splits.root)) is not None:
-        warn(f"patients are unknown: {risk}. {table.name} in the folder names them: --groups {quoted(table)}")
-    elif (guess := splits.guess) is None:
+        return
+    for file in tables_in(splits.root):
+        with contextlib.suppress(DataError, UsageError):
+            table = read_table(file)
+            path, group = table.find(PATH_NAMES), table.find(GROUP_NAMES)
+            if None not in (path, group) and all(row[group or 0].strip() for row in table.rows):
+                warn(f"patients are unknown: {risk}. {file.name} in the folder names them: --groups {quoted(file)}")
+                return
+    if (guess := splits.guess) is None:
         warn(f"patients are unknown: {risk} (use --group-regex or --groups)")
     else:
         examples = ", ".join(guess.examples) + ", ..." * (guess.patients > len(guess.examples))
