@@ -96,18 +96,6 @@ class Augmenter:
         return Augmenter, (self.policy, self.size, self.channels, self.flips, self.crop)
 
 
-def _albumentations() -> Any:
-    """The library, imported on demand: it takes a second, and looks for updates online unless the variable is set."""
-    before = os.environ.get("NO_ALBUMENTATIONS_UPDATE")
-    os.environ["NO_ALBUMENTATIONS_UPDATE"] = before or "1"
-    try:
-        import albumentations
-    finally:
-        if before is None:
-            del os.environ["NO_ALBUMENTATIONS_UPDATE"]
-    return albumentations
-
-
 @contextlib.contextmanager
 def without_opencv_threads() -> Iterator[None]:
     """Keep OpenCV to the calling thread: its own threads compete with torch and the loaders, and can hang a fork."""
@@ -125,7 +113,16 @@ class Changes:
     """The changes that policies choose from, as albumentations transforms; `size`: side S of the images, px."""
 
     def __init__(self, size: int, flips: bool, colour: bool):
-        self.A, self.size, self.flips, self.colour = _albumentations(), size, flips, colour
+        # Imported on demand: it takes a second, and looks for updates online unless the variable is set.
+        before = os.environ.get("NO_ALBUMENTATIONS_UPDATE")
+        os.environ["NO_ALBUMENTATIONS_UPDATE"] = before or "1"
+        try:
+            import albumentations
+        finally:
+            if before is None:
+                del os.environ["NO_ALBUMENTATIONS_UPDATE"]
+        self.A: Any = albumentations
+        self.size, self.flips, self.colour = size, flips, colour
 
     def symmetry(self) -> Any:
         """One of the 8 symmetries of the square, or of the 4 quarter turns if flips are forbidden, equally likely."""

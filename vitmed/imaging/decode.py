@@ -172,9 +172,10 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     """Map raw values to 8 bits: L, LA, RGB or RGBA. Raises DataError if the window does not fit."""
     if window is None or window in ("auto", "percentiles"):
         stored = next((w for w in raw.windows if isinstance(w, Linear)), None)
-        usual = "such as 40/400 for CT, or 2048/4096 for all values of 12 bits"
-        usual = "such as 128/256 for all values" if is_of_8_bits(raw) else usual
-        such = usual if stored is None else f"{stored.text}, its own"
+        such = "such as 40/400 for CT, or 2048/4096 for all values of 12 bits"
+        such = "such as 128/256 for all values" if is_of_8_bits(raw) else such
+        if stored is not None:
+            such = f"{(stored.low + stored.high + 1) / 2:g}/{stored.high - stored.low + 1:g}, its own"
         raise DataError(
             f"{path}: {raw.bits} bits per channel need a window to become grey, and the training images had none",
             "convert it to 8 bits as the training images were (in Python uint8), or train on images like it (--window "

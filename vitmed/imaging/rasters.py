@@ -226,12 +226,9 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
 
 def _tiff_depth(tags: Tags) -> tuple[int, int]:
     """BitsPerSample, the most of all channels; SampleFormat: 1 unsigned, 2 signed, 3 floating point."""
-
-    def most(tag: int) -> int:
-        value = tags.get(tag, 1)
-        return max(value, default=1) if isinstance(value, tuple) else int(value)
-
-    return most(258), most(339)
+    values = tags.get(258, 1), tags.get(339, 1)
+    bits, kind = (max(value, default=1) if isinstance(value, tuple) else int(value) for value in values)
+    return bits, kind
 
 
 def _tiff_pages(path: Path, stream: IO[bytes]) -> tuple[int, Callable[[int], Tags]]:
@@ -309,7 +306,19 @@ def _open_array(path: Path) -> tuple[np.ndarray, tuple[int, ...]]:
 def read_stream(data: bytes) -> Stream | None:
     """Size and depth of a stream, or None if there is none."""
     if data[:2] == b"\xff\xd8":
-        return _jpeg(data)
+        at = 2
+        while at + 9 < len(data) and data[at] == 0xFF:
+            marker = data[at + 1]
+            if marker == 0xFF:  # padding
+                at += 1
+            elif marker in FRAME_MARKERS:
+                bits, height, width, components = struct.unpack_from(">BHHB", data, at + 4)
+                return Stream(width, height, components, bits)
+            elif marker == 0x01 or 0xD0 <= marker <= 0xD7:
+                at += 2
+            else:
+                at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        return None
     start = data.find(b"\xff\x4f\xff\x51")  # a bare codestream, or one in the boxes of a .jp2
     if start < 0 or len(data) - start < 45:
         return None
@@ -320,17 +329,3 @@ def read_stream(data: bytes) -> Stream | None:
         return None
     bits = 1 + max(depth & 0x7F for depth in depths)
     return Stream(right - left, bottom - top, components, bits, any(depth & 0x80 for depth in depths))
-
-
-def _jpeg(data: bytes) -> Stream | None:
-    at = 2
-    while at + 9 < len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xFF:  # padding
-            at += 1
-        elif marker in FRAME_MARKERS:
-            bits, height, width, components = struct.unpack_from(">BHHB", data, at + 4)
-            return Stream(width, height, components, bits)
-        else:
-            at += 2 if marker == 0x01 or 0xD0 <= marker <= 0xD7 else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None
