@@ -198,7 +198,13 @@ def _file_problems(images: Sequence[Image]) -> Iterator[Problem]:
         if len(counts) > 1:
             text = ", ".join(f"{name}: {counted(count, 'image')}" for name, count in counts)
             rare = [image.path for image, value in zip(good, values, strict=True) if value != counts[0][0]]
-            yield make(code, text + _by_class([image.label for image in good], values), rare)
+            pairs = zip(good, values, strict=True)
+            of_class = grouped((image.label, value) for image, value in pairs if image.label is not None)
+            uniform = len(set().union(*of_class.values())) > 1 and all(len({*of}) == 1 for of in of_class.values())
+            if uniform:  # "infected are all RGB"
+                each = ", ".join(f"{label} is {of[0]}" for label, of in sorted(of_class.items())[:6])
+                text += f"; it depends on the class: {each}"
+            yield make(code, text, rare)
     shorter, longer = np.sort([(header.width, header.height) for header in headers]).T
     if longer.max() >= THIN * shorter.min():
         yield make("mixed_sizes", f"sides from {shorter.min():,} to {longer.max():,} px")
@@ -211,15 +217,6 @@ def _file_problems(images: Sequence[Image]) -> Iterator[Problem]:
     ):
         if paths := [image.path for image, applies in zip(good, which, strict=True) if applies]:
             yield make(code, f"{counted(len(paths), 'image')} {text}", paths)
-
-
-def _by_class(labels: Sequence[str | None], values: Sequence[str]) -> str:
-    """ "; infected are all RGB": where each class has one value only, and not all the same."""
-    kinds = grouped((label, value) for label, value in zip(labels, values, strict=True) if label is not None)
-    if len(set().union(*kinds.values())) < 2 or any(len({*kind}) > 1 for kind in kinds.values()):
-        return ""
-    pairs = ", ".join(f"{label} is {kind[0]}" for label, kind in sorted(kinds.items())[:6])
-    return f"; it depends on the class: {pairs}"
 
 
 def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]], near: bool = False) -> Copies:
