@@ -162,7 +162,6 @@ def run_checks(
         *copied,
         *(p for p in _patient_problems(images, source) if (kind, p.code) != ("number", "class_is_patient")),
         *([] if kind == "number" else _few_to_train(images, None if source is None else group_word(source))),
-        *_personal_data_problems(images),
         *_shortcut_problems(shortcuts, kind),
     ]
     repeated = sum(len(group) - 1 for group in exact_copies)
@@ -185,6 +184,15 @@ def _file_problems(images: Sequence[Image]) -> Iterator[Problem]:
         first = bad[0].record
         text = f": {first.problem}" if len(bad) == 1 else f" (the first: {first.problem})"
         yield make(kind, f"{counted(len(bad), 'file')}{text}", [image.path for image in bad], fix=first.fix)
+    # Names and metadata that look like a person; no problem repeats a value of the metadata.
+    look = cache(looks_like_a_person)
+    found = ((next(filter(None, map(look, image.path.split("/"))), None), image.path) for image in images)
+    for what, paths in grouped((what, path) for what, path in found if what).items():
+        yield make("person_in_name", f"{counted(len(paths), 'path')} with what looks like {what}", paths)
+    fields = grouped((name, image.path) for image in images for name in image.record.personal)
+    for name, paths in sorted(fields.items()):
+        code = "text_in_picture" if "BurnedIn" in name or "modality" in name else "person_in_file"
+        yield make(code, f"{name} in {counted(len(paths), 'file')}", paths)
     good = [image for image in images if not image.record.kind]
     headers = [image.record.header for image in good if image.record.header is not None]
     if not headers:
@@ -313,18 +321,6 @@ def _few_to_train(images: Sequence[Image], unit: str | None) -> Iterator[Problem
             f"{counted(tested, test)} is known to about ±{one:.2f}, on all {whole:,}{folds} to "
             f"±{all_of_them:.2f}",
         )
-
-
-def _personal_data_problems(images: Sequence[Image]) -> Iterator[Problem]:
-    """Names and metadata that look like a person. No problem repeats a value of the metadata."""
-    look = cache(looks_like_a_person)
-    found = ((next(filter(None, map(look, image.path.split("/"))), None), image.path) for image in images)
-    for what, paths in grouped((what, path) for what, path in found if what).items():
-        yield make("person_in_name", f"{counted(len(paths), 'path')} with what looks like {what}", paths)
-    fields = grouped((name, image.path) for image in images for name in image.record.personal)
-    for name, paths in sorted(fields.items()):
-        code = "text_in_picture" if "BurnedIn" in name or "modality" in name else "person_in_file"
-        yield make(code, f"{name} in {counted(len(paths), 'file')}", paths)
 
 
 def _shortcut_problems(shortcuts: Iterable[tuple[str | None, Shortcut]], kind: str = "") -> Iterator[Problem]:

@@ -44,10 +44,6 @@ class Shortcut:
     finding: str = ""  # which of several it predicts
     clear: bool = True  # whether its interval lies above 0.5 also as one among those of all findings
 
-    @property
-    def title(self) -> str:
-        return FAMILIES[self.family] + f", {self.finding}" * bool(self.finding)
-
 
 def features(records: Sequence[FileRecord]) -> dict[str, np.ndarray]:
     """Family -> (N, D) float64, from records of images that could be decoded."""
