@@ -299,18 +299,15 @@ def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], unit: s
 
 def _few_to_train(images: Sequence[Image], unit: str | None) -> Iterator[Problem]:
     """Classes of which there is little to learn from, and how wide the interval of a sensitivity of 0.8 will be."""
-
-    def units(of_class: Iterable[Image]) -> int:
-        return len({(unit and image.group) or image.path for image in of_class})
-
     few, widths = [], list[tuple[int, int, str]]()
     for kind, of_class in sorted(grouped((kind, image) for image in images for kind in image.kinds).items()):
-        train = [image for image in of_class if image.split in (None, "train")]
-        if len(train) < FEW_IMAGES or (unit and units(train) < FEW_PATIENTS):
-            of = f" of {counted(units(train), unit)}" if unit else ""
+        units = [((unit and image.group) or image.path, image.split) for image in of_class]
+        whole, tested = len({name for name, _ in units}), len({name for name, split in units if split == "test"})
+        train = [name for name, split in units if split in (None, "train")]
+        if len(train) < FEW_IMAGES or (unit and len({*train}) < FEW_PATIENTS):
+            of = f" of {counted(len({*train}), unit)}" if unit else ""
             few.append(f"{kind!r} has {counted(len(train), 'image')}{of}")
-            tested = units(image for image in of_class if image.split == "test")
-            widths.append((tested or max(1, round(0.15 * units(of_class))), units(of_class), kind))
+            widths.append((tested or max(1, round(0.15 * whole)), whole, kind))
     if few:
         tested, whole, kind = min(widths)
         one, all_of_them = (np.ptp(wilson(0.8, n, 1.96)) / 2 for n in (tested, whole))

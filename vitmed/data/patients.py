@@ -59,17 +59,27 @@ def find_patients(
     """The patients in paths relative to the root, by `config.group_regex` or `config.groups`; None if neither is set.
     Raises DataError: an image without a patient, or a table that cannot be used. UsageError: an invalid regular
     expression, or pydicom is missing."""
-    if config.group_regex is not None:
-        return KnownPatients(_by_expression(config.group_regex, root, paths), "from the file paths (--group-regex)")
-    if config.groups == NAMES:
+    expression, guess = config.group_regex, None
+    if expression is None and config.groups == NAMES:
         if (guess := suggest_groups(paths, folders_are_classes)) is None:
             problem = f"{root}: the file names do not identify patients in a form that vitmed knows (--groups names)"
             raise DataError(problem, "--group-regex EXPRESSION, or --groups TABLE")
-        groups = _by_expression(guess.expression, root, paths)
+        expression = guess.expression
+    if expression is not None:
+        groups = groups_of(expression, paths)
+        if missed := [path for path, group in zip(paths, groups, strict=True) if group is None]:
+            raise DataError(
+                f"{root}: --group-regex {shlex.quote(visible(expression))} finds no patient in {len(missed):,} of "
+                f"{len(paths):,} paths:\n{lines_of(missed)}",
+                "widen the expression, or move these files away",
+            )
+        names = [sys.intern(str(group)) for group in groups]
+        if guess is None:
+            return KnownPatients(names, "from the file paths (--group-regex)")
         if guess.what == "patient":
-            return KnownPatients(groups, f"by file name{f', {guess.evidence}' * bool(guess.evidence)} ({FLAG})")
+            return KnownPatients(names, f"by file name{f', {guess.evidence}' * bool(guess.evidence)} ({FLAG})")
         note = f"{guess.evidence}. The copies of one original stay in one split. {NO_PATIENTS}"
-        return KnownPatients(groups, f"{AS_ORIGINALS}, by file name ({FLAG})", [note])
+        return KnownPatients(names, f"{AS_ORIGINALS}, by file name ({FLAG})", [note])
     if config.groups is None:
         return None
     if config.groups == DICOM:
@@ -150,17 +160,6 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
         texts = (match.groups() if pattern.groups else (match[0],)) if match else ()
         groups.append(next(filter(None, texts), None))
     return [one or None for one in one_spelling([group or "" for group in groups], "patient", paths)[0]]
-
-
-def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[str]:
-    groups = groups_of(expression, paths)
-    if missed := [path for path, group in zip(paths, groups, strict=True) if group is None]:
-        raise DataError(
-            f"{root}: --group-regex {shlex.quote(visible(expression))} finds no patient in {len(missed):,} of "
-            f"{len(paths):,} paths:\n{lines_of(missed)}",
-            "widen the expression, or move these files away",
-        )
-    return [sys.intern(str(group)) for group in groups]
 
 
 def groups_from_table(file: str | Path, root: Path, paths: Sequence[str], card: str | None = None) -> KnownPatients:

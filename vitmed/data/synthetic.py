@@ -134,8 +134,7 @@ def _cell(rng: np.random.Generator, patient: Patient, infected: bool, size: int)
         at = canvas.place(0.0)
         purple += rng.uniform(0.3, 0.9) * canvas.disc(*at, rng.uniform(0.02, 0.055))
     for _ in range(1 + rng.binomial(2, 0.12) if infected else 0):
-        draw = canvas.ring_form if rng.random() < 0.65 else canvas.trophozoite
-        red, purple = draw(red, purple)
+        red, purple = canvas.parasite(red, purple)
     for _ in range(rng.poisson(0.6)):  # platelets that stick to the margin: grainy, no dot, no hole
         turn, out = rng.uniform(0, 2 * np.pi), rng.uniform(0.88, 1.05)
         shape = canvas.disc(out * np.cos(turn), out * np.sin(turn), rng.uniform(0.1, 0.22), rng.uniform(0.6, 1))
@@ -179,21 +178,20 @@ class Canvas:
         rim = np.exp(-(((distance - radius) / self.rng.uniform(0.04, 0.06)) ** 2)) * (0.7 + 0.3 * np.cos(angle))
         return self.disc(cx, cy, 0.8 * radius, flat), rim
 
-    def ring_form(self, red: np.ndarray, purple: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A young parasite: a thin ring, often open, with one or two dark dots on it and a paler inside."""
-        rng, radius = self.rng, self.rng.uniform(0.14, 0.24)
-        cx, cy = self.place(radius)
-        hole, rim = self.ring(cx, cy, radius)
-        purple = purple + rng.uniform(0.4, 0.75) * rim
-        angle = rng.uniform(0, 2 * np.pi)
-        for turn in (0.0, rng.uniform(0.7, 2))[: 1 + int(rng.random() < 0.25)]:
-            at = cx + radius * np.cos(angle + turn), cy + radius * np.sin(angle + turn)
-            purple = purple + rng.uniform(0.8, 1.3) * self.disc(*at, rng.uniform(0.06, 0.09), rng.uniform(0.7, 1))
-        return red * (1 - 0.2 * hole), purple
-
-    def trophozoite(self, red: np.ndarray, purple: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A grown parasite: an uneven blob with a dark dot and a small hole."""
-        rng, radius = self.rng, self.rng.uniform(0.16, 0.27)
+    def parasite(self, red: np.ndarray, purple: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Both densities with a young or a grown parasite."""
+        rng = self.rng
+        if rng.random() < 0.65:  # ring form: a thin ring, often open, with one or two dark dots and a paler inside
+            radius = rng.uniform(0.14, 0.24)
+            cx, cy = self.place(radius)
+            hole, rim = self.ring(cx, cy, radius)
+            purple = purple + rng.uniform(0.4, 0.75) * rim
+            angle = rng.uniform(0, 2 * np.pi)
+            for turn in (0.0, rng.uniform(0.7, 2))[: 1 + int(rng.random() < 0.25)]:
+                at = cx + radius * np.cos(angle + turn), cy + radius * np.sin(angle + turn)
+                purple = purple + rng.uniform(0.8, 1.3) * self.disc(*at, rng.uniform(0.06, 0.09), rng.uniform(0.7, 1))
+            return red * (1 - 0.2 * hole), purple
+        radius = rng.uniform(0.16, 0.27)  # trophozoite: an uneven blob with a dark dot and a small hole
         cx, cy = self.place(radius)
         body = np.zeros_like(red)
         for _ in range(3):

@@ -2,7 +2,7 @@
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
@@ -46,8 +46,9 @@ def read_header(path: Path) -> ImageHeader:
             deep = array.dtype not in (bool, np.uint8)
             return ImageHeader("NPY", MODES[channels], bits, width, height, frames, 1, deep)
         if head.startswith(TIFF):
-            frames, page = _tiff_pages(path, stream)
-            first = page(0)
+            pages, first = _tiff_pages(path, stream)
+            stream.seek(pages[0])
+            first.load(stream)  # type: ignore[no-untyped-call]
             bits, kind = _tiff_depth(first)
             try:
                 with Image.open(stream, formats=FORMATS) as image:
@@ -55,7 +56,7 @@ def read_header(path: Path) -> ImageHeader:
             except UnidentifiedImageError:
                 mode = f"{first.get(277, 1)} x {bits} bits"
             size = int(first.get(256, 0)), int(first.get(257, 0))
-            return ImageHeader("TIFF", mode, bits, *size, frames, _orientation(first), bits > 8 or kind > 1)
+            return ImageHeader("TIFF", mode, bits, *size, len(pages), _orientation(first), bits > 8 or kind > 1)
         with Image.open(stream, formats=FORMATS) as image:
             frames, bits = _frames_and_bits(image, stream, head)
             turned, name = _orientation(image.getexif()), str(image.format)
@@ -66,8 +67,21 @@ def read(path: Path, frame: int | None) -> RawImage | Image.Image:
     """Decode. Raises DataError; errors of Pillow and NumPy."""
     with path.open("rb") as stream:
         head = stream.read(26)
-        if head.startswith(NUMPY):
-            return _read_array(path, frame)
+        if head.startswith(NUMPY):  # uint8 and bool as an 8-bit image, other types as a `RawImage`
+            array, (frames, height, width, channels) = _open_array(path)
+            index = pick_frame(path, frames, frame)
+            refuse_large(path, width, height, max(4, channels * array.dtype.itemsize))
+            part = array if frames == 1 and array.ndim < 4 else array[index]
+            shown = np.asarray(part.reshape(height, width, channels))
+            if shown.dtype == bool:
+                shown = shown.astype(np.uint8) * 255
+            shown = np.ascontiguousarray(shown[..., 0] if channels == 1 else shown)
+            if shown.dtype == np.uint8:
+                return Image.fromarray(shown)
+            if channels in (2, 4):
+                problem = f"{path}: {channels} channels of {shown.dtype}, expected 1 or 3: "
+                raise DataError(f"{problem}it is unknown which one is opacity", "save 1 or 3 channels, or uint8")
+            return RawImage(shown.astype(shown.dtype.newbyteorder("="), copy=False), 8 * shown.dtype.itemsize)
         if head.startswith(TIFF):
             return _read_tiff(path, stream, frame)
         with Image.open(stream, formats=FORMATS) as image:
@@ -186,9 +200,10 @@ def _opencv(
 
 
 def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | Image.Image:
-    frames, page = _tiff_pages(path, stream)
-    index = pick_frame(path, frames, frame)
-    tags = page(index)
+    pages, tags = _tiff_pages(path, stream)
+    index = pick_frame(path, len(pages), frame)
+    stream.seek(pages[index])
+    tags.load(stream)  # type: ignore[no-untyped-call]
     (bits, kind), samples = _tiff_depth(tags), int(tags.get(277, 1))
     size = int(tags.get(256, 0)), int(tags.get(257, 0))
     deep = bits > 8 or kind > 1
@@ -231,8 +246,9 @@ def _tiff_depth(tags: Tags) -> tuple[int, int]:
     return bits, kind
 
 
-def _tiff_pages(path: Path, stream: IO[bytes]) -> tuple[int, Callable[[int], Tags]]:
-    """The number of pages, and a function for the tags of one (TIFF 6.0, section 2; BigTIFF has numbers of 8 bytes)."""
+def _tiff_pages(path: Path, stream: IO[bytes]) -> tuple[list[int], Tags]:
+    """Where the tags of each page are, and no tags, to `load` them (TIFF 6.0, section 2; BigTIFF has numbers of 8
+    bytes)."""
     stream.seek(0)
     head = stream.read(8)
     big = head[2:4] == b"+\x00"
@@ -255,31 +271,7 @@ def _tiff_pages(path: Path, stream: IO[bytes]) -> tuple[int, Callable[[int], Tag
         at = number(stream.read(offset), offset)
     if not pages:
         raise DataError(f"{path}: cannot be decoded (a TIFF without a page)", "copy it again, or remove it")
-
-    def tags(index: int) -> Tags:
-        page = Tags(head)
-        stream.seek(list(pages)[index])
-        page.load(stream)  # type: ignore[no-untyped-call]
-        return page
-
-    return len(pages), tags
-
-
-def _read_array(path: Path, frame: int | None) -> RawImage | Image.Image:
-    """(H, W) or (H, W, C): uint8 and bool as an 8-bit image, other types as a `RawImage`. Raises DataError."""
-    array, (frames, height, width, channels) = _open_array(path)
-    index = pick_frame(path, frames, frame)
-    refuse_large(path, width, height, max(4, channels * array.dtype.itemsize))
-    shown = np.asarray((array if frames == 1 and array.ndim < 4 else array[index]).reshape(height, width, channels))
-    if shown.dtype == bool:
-        shown = shown.astype(np.uint8) * 255
-    shown = np.ascontiguousarray(shown[..., 0] if channels == 1 else shown)
-    if shown.dtype == np.uint8:
-        return Image.fromarray(shown)
-    if channels in (2, 4):
-        problem = f"{path}: {channels} channels of {shown.dtype}, expected 1 or 3: it is unknown which one is opacity"
-        raise DataError(problem, "save 1 or 3 channels, or uint8")
-    return RawImage(shown.astype(shown.dtype.newbyteorder("="), copy=False), 8 * shown.dtype.itemsize)
+    return list(pages), Tags(head)
 
 
 def _open_array(path: Path) -> tuple[np.ndarray, tuple[int, ...]]:
