@@ -53,6 +53,7 @@ class Images:
     def __init__(self, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing, target: Target = CLASSES):
         self.root, self.samples, self.preprocessing, self.target = root, samples, preprocessing, target
         self.labels = labels_in(samples)
+        self.megabytes = len(samples) * preprocessing.image_size**2 * preprocessing.channels / 2**20
         if target.kind == "findings":
             self.targets = torch.tensor([sample.targets for sample in samples], dtype=torch.float32)
         elif target.kind == "number":
@@ -77,10 +78,6 @@ class Images:
     @property
     def in_memory(self) -> bool:
         return isinstance(self.cache, np.ndarray)
-
-    @property
-    def megabytes(self) -> float:
-        return len(self) * self.preprocessing.image_size**2 * self.preprocessing.channels / 2**20
 
 
 def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]:

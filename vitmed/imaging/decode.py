@@ -163,17 +163,13 @@ def _as_data_error(path: Path) -> Iterator[None]:
 WIDE = 1024  # values of a window, in which an image of 256 is at most a quarter grey
 
 
-def is_of_8_bits(raw: RawImage) -> bool:
-    """Whether the values, after the slope and intercept of the file, are those of 8 bits."""
-    return raw.bits <= 8 and raw.values.min() >= 0 and raw.values.max() <= 255
-
-
 def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     """Map raw values to 8 bits: L, LA, RGB or RGBA. Raises DataError if the window does not fit."""
+    of_8_bits = raw.bits <= 8 and raw.values.min() >= 0 and raw.values.max() <= 255  # after slope and intercept
     if window is None or window in ("auto", "percentiles"):
         stored = next((w for w in raw.windows if isinstance(w, Linear)), None)
         such = "such as 40/400 for CT, or 2048/4096 for all values of 12 bits"
-        such = "such as 128/256 for all values" if is_of_8_bits(raw) else such
+        such = "such as 128/256 for all values" if of_8_bits else such
         if stored is not None:
             such = f"{(stored.low + stored.high + 1) / 2:g}/{stored.high - stored.low + 1:g}, its own"
         raise DataError(
@@ -187,7 +183,7 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
         problem = f"{path}: has {has}, and the run's window is {window!r}"
         raise DataError(problem, "train with --window percentiles, or with two numbers such as --window 40,400")
     asked = asked_window(window)
-    if asked is not None and is_of_8_bits(raw) and asked.high - asked.low > WIDE:
+    if asked is not None and of_8_bits and asked.high - asked.low > WIDE:
         problem = f"{path}: has {raw.bits} bits per channel, and would be black in the window {window} of deeper images"
         raise DataError(problem, "predict such files by themselves, with --window 128/256")
     mapped = raw.windows[index] if index is not None else asked or Linear(*window[-2:] if raw.inverted else window[:2])  # type: ignore[arg-type]

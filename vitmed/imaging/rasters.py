@@ -58,7 +58,7 @@ def read_header(path: Path) -> ImageHeader:
             size = int(first.get(256, 0)), int(first.get(257, 0))
             return ImageHeader("TIFF", mode, bits, *size, len(pages), _orientation(first), bits > 8 or kind > 1)
         with Image.open(stream, formats=FORMATS) as image:
-            frames, bits = _frames_and_bits(image, stream, head)
+            frames, bits, _ = _frames_and_bits(image, stream, head)
             turned, name = _orientation(image.getexif()), str(image.format)
             return ImageHeader(name, image.mode, bits, *image.size, frames, turned, bits > 8)
 
@@ -86,10 +86,10 @@ def read(path: Path, frame: int | None) -> RawImage | Image.Image:
             return _read_tiff(path, stream, frame)
         with Image.open(stream, formats=FORMATS) as image:
             refuse_large(path, *image.size, pixel_bytes=1 if image.mode in ("1", "L", "P") else 4)
-            frames, bits = _frames_and_bits(image, stream, head)
+            frames, bits, codestream = _frames_and_bits(image, stream, head)
             index = pick_frame(path, frames, frame)
             if bits > 8:
-                return _read_deep(path, stream, image, head, index)
+                return _read_deep(path, stream, image, head, codestream, index)
             if image.format in ("JPEG", "MPO"):
                 at = stream.tell()
                 stream.seek(0)
@@ -112,31 +112,31 @@ def _orientation(tags: Mapping[int, Any]) -> int:
     return tag if isinstance(tag, int) and 1 <= tag <= 8 else 1
 
 
-def _frames_and_bits(image: Image.Image, stream: IO[bytes], head: bytes) -> tuple[int, int]:
-    """Number of frames, of which an MPO of a camera has one: its further frames are previews; and bits per channel.
+def _frames_and_bits(image: Image.Image, stream: IO[bytes], head: bytes) -> tuple[int, int, Stream | None]:
+    """Number of frames, of which an MPO of a camera has one: its further frames are previews; bits per channel; and the
+    codestream of a JPEG 2000.
 
     Pillow's mode is no guide: Pillow silently cuts 16-bit colour to 8 bits.
     """
     frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
     if head.startswith(PNG) and head[24] == 16:
-        return frames, 16
-    if image.format == "JPEG2000" and (codestream := _codestream(stream)) is not None:
-        return frames, codestream.bits
-    return frames, 1 if image.mode == "1" else 8
+        return frames, 16, None
+    if image.format == "JPEG2000":
+        at = stream.tell()
+        stream.seek(0)
+        codestream = read_stream(stream.read(HEAD))
+        stream.seek(at)
+        if codestream is not None:
+            return frames, codestream.bits, codestream
+    return frames, 1 if image.mode == "1" else 8, None
 
 
-def _codestream(stream: IO[bytes]) -> Stream | None:
-    at = stream.tell()
-    stream.seek(0)
-    codestream = read_stream(stream.read(HEAD))
-    stream.seek(at)
-    return codestream
-
-
-def _read_deep(path: Path, stream: IO[bytes], image: Image.Image, head: bytes, index: int) -> RawImage:
-    """PNG of 16 bits, JPEG 2000 of more than 8."""
+def _read_deep(
+    path: Path, stream: IO[bytes], image: Image.Image, head: bytes, codestream: Stream | None, index: int
+) -> RawImage:
+    """PNG of 16 bits, JPEG 2000 of more than 8, whose codestream this is."""
     turned = _orientation(image.getexif())
-    if image.format == "PNG":
+    if codestream is None:
         if head[25] == 0:  # grey without alpha
             if index:
                 refuse_large(path, *image.size, (index + 1) // 10)
@@ -148,8 +148,6 @@ def _read_deep(path: Path, stream: IO[bytes], image: Image.Image, head: bytes, i
         values, alpha = _opencv(path, stream, index, np.dtype(np.uint16), image.size, animated=index > 0)
         grey = head[25] == 4
         return RawImage(values[..., 0] if grey and values.ndim == 3 else values, 16, alpha, orientation=turned)
-    codestream = _codestream(stream)
-    assert codestream is not None
     if codestream.components == 1:
         # Pillow stretches to 16 bits, and adds half of the range to signed values.
         signed = np.asarray(image).astype(np.int32) >> max(0, 16 - codestream.bits)
