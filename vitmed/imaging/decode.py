@@ -16,7 +16,7 @@ from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.files import check_regular
 from vitmed.core.process import NO_WARNINGS
 from vitmed.imaging import dicom, rasters
-from vitmed.imaging.raw_image import ImageHeader, RawImage, to_mode, too_large
+from vitmed.imaging.raw_image import PIXELS, SMALLER, ImageHeader, RawImage, TooLargeError, to_mode
 from vitmed.imaging.window import Linear, Window, asked_window, file_window_index, to_grey
 
 # Packages that decode a file or compute with its pixels. Packages that are not installed count as absent.
@@ -152,7 +152,7 @@ def _as_data_error(path: Path) -> Iterator[None]:
     except PermissionError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})", "check its permissions") from None
     except Image.DecompressionBombError:
-        raise too_large(path) from None
+        raise TooLargeError(f"{path}: more than {PIXELS:,} pixels, refused", SMALLER) from None
     except UnidentifiedImageError:
         raise NotAnImageError(f"{path}: not an image, despite its name", "remove it or rename it") from None
     except Exception as error:  # decoders raise errors of every kind for damaged files
