@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, default_convert
 
 from vitmed.core.base_models import CLASSES, Target
 from vitmed.core.config import DataConfig
@@ -114,15 +114,15 @@ class TrainImages(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
         image = self.augmenter(self.images.read(index), (self.seed, *key))
         return torch.from_numpy(np.array(image)), self.images.targets[index], index
 
-    def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
-        """The items of a batch, or one DataError: raised in a loader process, it would arrive as a traceback."""
+    def __getitems__(self, keys: Sequence[Key]) -> Any:
+        """A collated batch, or a DataError: raised in a loader process, it would arrive as a traceback."""
         items, problems = [], []
         for key in keys:
             try:
                 items.append(self[key])
             except DataError as error:
                 problems.append(error.problem)  # its fix may be to remove the file
-        return [DataError("\n".join(problems), "restore these files")] if problems else items
+        return DataError("\n".join(problems), "restore these files") if problems else default_collate(items)
 
 
 class EpochBatches(Sampler[list[Key]]):
@@ -169,7 +169,7 @@ def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin:
         dataset,
         batch_sampler=batches,
         num_workers=workers,
-        collate_fn=_collate,
+        collate_fn=default_convert,  # changes nothing: `dataset` gives whole batches
         persistent_workers=workers > 0,
         prefetch_factor=4 if workers else None,
         pin_memory=pin,
@@ -202,10 +202,6 @@ def pick_workers(workers: int | None, augments: bool, in_memory: bool, device: t
         return 0
     share = cores() // ranks
     return max(1, share // 2) if device.type == "cpu" else max(1, min(16, share - 1))  # one core launches the kernels
-
-
-def _collate(items: list[Any]) -> Any:
-    return items[0] if isinstance(items[0], DataError) else default_collate(items)
 
 
 def _start_worker(_: int) -> None:
