@@ -14,7 +14,7 @@ from vitmed.core.config import DataConfig
 from vitmed.core.errors import UsageError
 from vitmed.data import loading
 from vitmed.data.label_kinds import LabelRequest, number_in
-from vitmed.data.loading import EpochBatches, Images, pick_workers, targets_of
+from vitmed.data.loading import EpochBatches, Images, images_of, pick_workers
 from vitmed.data.samples import LISTED, Sample, Splits, describe_split, labelled_by, proportion_lines
 from vitmed.data.splits import notes_on_rare
 from vitmed.imaging.preprocessing import Preprocessing
@@ -78,9 +78,10 @@ def test_splits_of_findings_and_of_a_number() -> None:
     assert found.labels.tolist() == [1.5, 2, 4] and found.groups == ("P",) * 3
     some = (*numbers["train"], Sample("x.png", 0, None, (), (1.0,)))
     assert labelled_by(of_number.target, ("age",), some, np.zeros((4, 2), np.float32)).groups is None
-    assert targets_of(numbers["train"], of_number.target).tolist() == [-1, 0, 4]
-    assert targets_of(splits.samples["train"], splits.target).tolist() == [[1, 0], [0, -1], [1, 1], [0, 0]]
-    assert targets_of(of_classes().samples["train"], Target()).tolist() == [0, 0, 1]
+    how = Preprocessing(16, 3, "pad", "half")
+    assert images_of(of_number, how)["train"].targets.tolist() == [-1, 0, 4]
+    assert images_of(splits, how)["train"].targets.tolist() == [[1, 0], [0, -1], [1, 1], [0, 0]]
+    assert images_of(of_classes(), how)["train"].targets.tolist() == [0, 0, 1]
 
 
 def test_the_lines_of_findings() -> None:

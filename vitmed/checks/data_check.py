@@ -356,19 +356,18 @@ def _report(problems: Iterable[Problem], root: Path) -> list[Problem]:
     return serious
 
 
-def _patients_of_splits(images: Sequence[Image], unit: str) -> str:
-    """How many patients each split has, and whether one is in two, in a line; "" without splits."""
+def _content(root: Path, checked: Found, read: Splits, source: str | None, card: str | None) -> dict[str, Any]:
+    """The content of data_report.json; `source`: how patients are known, in words."""
+    images = checked.images
     groups = {split: {i.group for i in images if i.split == split} - {None} for split in SPLITS}
     each = [f"{len(patients):,} in {split}" for split, patients in groups.items() if patients]
     two = sum(count > 1 for count in Counter(group for patients in groups.values() for group in patients).values())
-    return f"{unit}s: {', '.join(each)}; {f'{two:,}' if two else 'none'} in two splits" if len(each) > 1 else ""
-
-
-def table(images: Sequence[Image], strata: Sequence[str]) -> list[dict[str, Any]]:
-    """One row per split and stratum, or finding, in their order: images, patients (None: unknown), unreadable files."""
-    order = ["", *SPLITS, *strata]
-    rows = grouped(((image.split or "", kind), image) for image in images for kind in image.kinds or ("",))
-    return [
+    splits = ""
+    if source is not None and len(each) > 1:
+        splits = f"{group_word(source)}s: {', '.join(each)}; {f'{two:,}' if two else 'none'} in two splits"
+    order = ["", *SPLITS, *read.strata]
+    parts = grouped(((image.split or "", kind), image) for image in images for kind in image.kinds or ("",))
+    table = [  # a row for each split and stratum, or finding, in their order; patients None where unknown
         {
             "split": split or None,
             "class": label or None,
@@ -376,31 +375,35 @@ def table(images: Sequence[Image], strata: Sequence[str]) -> list[dict[str, Any]
             "patients": len({i.group for i in part}) if all(i.group is not None for i in part) else None,
             "unreadable": sum(bool(i.record.kind) for i in part),
         }
-        for (split, label), part in sorted(rows.items(), key=lambda row: [*map(order.index, row[0])])
+        for (split, label), part in sorted(parts.items(), key=lambda row: [*map(order.index, row[0])])
     ]
-
-
-def sizes(images: Sequence[Image]) -> dict[str, Any]:
-    """Counts by format, mode and bit depth, and quartiles of width and height, over the files with a readable head."""
     headers = [image.record.header for image in images if image.record.header is not None]
-    content: dict[str, Any] = {}
+    sizes: dict[str, Any] = {}
     for key, name in (("formats", "format"), ("modes", "mode"), ("bits", "bits")):
-        content[key] = dict(Counter(str(getattr(header, name)) for header in headers).most_common())
+        sizes[key] = dict(Counter(str(getattr(header, name)) for header in headers).most_common())
     for key in ("width", "height"):
         sides = [getattr(header, key) for header in headers]
-        content[key] = [round(float(q)) for q in np.quantile(sides, [0, 0.25, 0.5, 0.75, 1])] if sides else None
-    return content
-
-
-def _name_problems(classes: Sequence[str], guess: Guess | None, contents: FolderContents) -> Iterator[Problem]:
-    if pair := mirrored_pair(classes):
-        yield make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair)
-    if guess is not None and guess.what == "original":
-        originals = groups_of(guess.expression, contents.files)
-        splits = grouped(zip(originals, (place.split for place in contents.places), strict=True))
-        both = [str(original) for original, names in splits.items() if len({*names} - {None}) > 1]
-        text = f"{guess.evidence}: {counted(guess.patients, 'original')}, {len(both):,} of them in two splits"
-        yield make("augmented_copies", text, both)
+        sizes[key] = [round(float(q)) for q in np.quantile(sides, [0, 0.25, 0.5, 0.75, 1])] if sides else None
+    rows = [
+        {"split": split, "text": FAMILIES[clue.family] + f", {clue.finding}" * bool(clue.finding), **asdict(clue)}
+        for split, clue in checked.shortcuts
+    ]
+    return {
+        "data": root.resolve().name,
+        "images": len(images),
+        "classes": len(read.classes) if read.bins else len({kind for image in images for kind in image.kinds}),
+        "patients": len({image.group for image in images} - {None}) if source is not None else None,
+        "patients_from": source,
+        "splits": splits,
+        **checked.counts,
+        "table": table,
+        "sizes": sizes,
+        "shortcuts": [
+            {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()} for row in rows
+        ],
+        "card": None if card is None else find_card(card).model_dump(include=OF_CARD),
+        "problems": [{**asdict(problem), "files": list(problem.files)} for problem in checked.problems],
+    }
 
 
 def _patients(
@@ -425,20 +428,6 @@ def _patients(
     return groups_of(guess.expression, paths), GUESSED
 
 
-def _by_table(
-    root: Path, contents: FolderContents, file: Path, request: LabelRequest, config: Config
-) -> FolderContents:
-    table = list_by_table(root, file, request, every=contents.every)
-    refuse_idle(config, table.target.kind)
-    if table.recognised:
-        say(table.recognised)
-    for warning in table.notes:
-        warn(warning)
-    kept = named_in_table(contents, table)
-    read = [file.suffix.lower()] * file.resolve().is_relative_to(root.resolve())  # the table, if it lies there
-    return replace(kept, others={**(Counter(kept.others) - Counter(read))})
-
-
 def check_data(root: Path, config: Config, labels: str | Path | None, index: bool) -> tuple[Found, dict[str, Any]]:
     """Decode every file of a folder once, and collect what is wrong with the data, worst first, and the content of
     data_report.json. Labels are those of a CSV table or, without, of the folders; `index` keeps the results in the
@@ -453,7 +442,16 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         raise DataError(f"{root}: contains no image of a type that vitmed reads", fix)
     names: Sequence[str] = sorted({place.label for place in contents.places if place.label})
     if labels is not None:
-        contents = _by_table(root, contents, Path(labels), request, config)
+        file = Path(labels)
+        table = list_by_table(root, file, request, every=contents.every)
+        refuse_idle(config, table.target.kind)
+        if table.recognised:
+            say(table.recognised)
+        for warning in table.notes:
+            warn(warning)
+        contents = named_in_table(contents, table)
+        of_table = Counter([file.suffix.lower()] * file.resolve().is_relative_to(root.resolve()))  # if it lies there
+        contents = replace(contents, others={**(Counter(contents.others) - of_table)})
     elif not contents.files:
         first = in_order(folder_problems(contents))[0]
         raise DataError(f"{root}: {first.text}", first.fix)
@@ -475,27 +473,18 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     parts = zip(read.samples[ALL], records, contents.places, patients, strict=True)
     images = [Image.of(*part, read) for part in parts]
     checked = run_checks(images, source, read=read)
-    classes = sorted({kind for image in images for kind in image.kinds})
-    by_name = _name_problems(classes, guess if source is None else None, contents)
+    by_name = list[Problem]()
+    if pair := mirrored_pair(sorted({kind for image in images for kind in image.kinds})):
+        by_name.append(make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair))
+    if guess is not None and guess.what == "original" and source is None:
+        originals = groups_of(guess.expression, contents.files)
+        splits = grouped(zip(originals, (place.split for place in contents.places), strict=True))
+        both = [str(original) for original, of in splits.items() if len({*of} - {None}) > 1]
+        text = f"{guess.evidence}: {counted(guess.patients, 'original')}, {len(both):,} of them in two splits"
+        by_name.append(make("augmented_copies", text, both))
     nobody = [path for path, patient in zip(contents.files, patients, strict=True) if patient is None]
     text, dicom = f"no PatientID in {len(nobody):,} of {len(patients):,} files", data.groups == DICOM
     unknown = [make("patients_unknown", text, nobody, "error", NO_ID)] * bool(nobody and dicom)
     others = [problem for problem in checked.problems if not unknown or problem.code != "patients_unknown"]
-    problems = in_order([*others, *by_name, *unknown, *folder_problems(contents)])
-    rows = [{"split": split, "text": clue.title, **asdict(clue)} for split, clue in checked.shortcuts]
-    shortcuts = [{k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()} for row in rows]
-    numbers = {
-        "data": root.resolve().name,
-        "images": len(images),
-        "classes": len(read.classes) if read.bins else len(classes),
-        "patients": len({image.group for image in images} - {None}) if source is not None else None,
-        "patients_from": source,
-        "splits": "" if source is None else _patients_of_splits(images, group_word(source)),
-        **checked.counts,
-        "table": table(images, read.strata),
-        "sizes": sizes(images),
-        "shortcuts": shortcuts,
-        "card": None if data.card is None else find_card(data.card).model_dump(include=OF_CARD),
-        "problems": [{**asdict(problem), "files": list(problem.files)} for problem in problems],
-    }
-    return replace(checked, problems=problems), numbers
+    checked = replace(checked, problems=in_order([*others, *by_name, *unknown, *folder_problems(contents)]))
+    return checked, _content(root, checked, read, source, data.card)

@@ -162,7 +162,6 @@ def run_checks(
         *copied,
         *(p for p in _patient_problems(images, source) if (kind, p.code) != ("number", "class_is_patient")),
         *([] if kind == "number" else _few_to_train(images, None if source is None else group_word(source))),
-        *_personal_data_problems(images),
         *_shortcut_problems(shortcuts, kind),
     ]
     repeated = sum(len(group) - 1 for group in exact_copies)
@@ -185,6 +184,15 @@ def _file_problems(images: Sequence[Image]) -> Iterator[Problem]:
         first = bad[0].record
         text = f": {first.problem}" if len(bad) == 1 else f" (the first: {first.problem})"
         yield make(kind, f"{counted(len(bad), 'file')}{text}", [image.path for image in bad], fix=first.fix)
+    # Names and metadata that look like a person; no problem repeats a value of the metadata.
+    look = cache(looks_like_a_person)
+    found = ((next(filter(None, map(look, image.path.split("/"))), None), image.path) for image in images)
+    for what, paths in grouped((what, path) for what, path in found if what).items():
+        yield make("person_in_name", f"{counted(len(paths), 'path')} with what looks like {what}", paths)
+    fields = grouped((name, image.path) for image in images for name in image.record.personal)
+    for name, paths in sorted(fields.items()):
+        code = "text_in_picture" if "BurnedIn" in name or "modality" in name else "person_in_file"
+        yield make(code, f"{name} in {counted(len(paths), 'file')}", paths)
     good = [image for image in images if not image.record.kind]
     headers = [image.record.header for image in good if image.record.header is not None]
     if not headers:
@@ -198,7 +206,13 @@ def _file_problems(images: Sequence[Image]) -> Iterator[Problem]:
         if len(counts) > 1:
             text = ", ".join(f"{name}: {counted(count, 'image')}" for name, count in counts)
             rare = [image.path for image, value in zip(good, values, strict=True) if value != counts[0][0]]
-            yield make(code, text + _by_class([image.label for image in good], values), rare)
+            pairs = zip(good, values, strict=True)
+            of_class = grouped((image.label, value) for image, value in pairs if image.label is not None)
+            uniform = len(set().union(*of_class.values())) > 1 and all(len({*of}) == 1 for of in of_class.values())
+            if uniform:  # "infected are all RGB"
+                each = ", ".join(f"{label} is {of[0]}" for label, of in sorted(of_class.items())[:6])
+                text += f"; it depends on the class: {each}"
+            yield make(code, text, rare)
     shorter, longer = np.sort([(header.width, header.height) for header in headers]).T
     if longer.max() >= THIN * shorter.min():
         yield make("mixed_sizes", f"sides from {shorter.min():,} to {longer.max():,} px")
@@ -211,15 +225,6 @@ def _file_problems(images: Sequence[Image]) -> Iterator[Problem]:
     ):
         if paths := [image.path for image, applies in zip(good, which, strict=True) if applies]:
             yield make(code, f"{counted(len(paths), 'image')} {text}", paths)
-
-
-def _by_class(labels: Sequence[str | None], values: Sequence[str]) -> str:
-    """ "; infected are all RGB": where each class has one value only, and not all the same."""
-    kinds = grouped((label, value) for label, value in zip(labels, values, strict=True) if label is not None)
-    if len(set().union(*kinds.values())) < 2 or any(len({*kind}) > 1 for kind in kinds.values()):
-        return ""
-    pairs = ", ".join(f"{label} is {kind[0]}" for label, kind in sorted(kinds.items())[:6])
-    return f"; it depends on the class: {pairs}"
 
 
 def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]], near: bool = False) -> Copies:
@@ -294,18 +299,15 @@ def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], unit: s
 
 def _few_to_train(images: Sequence[Image], unit: str | None) -> Iterator[Problem]:
     """Classes of which there is little to learn from, and how wide the interval of a sensitivity of 0.8 will be."""
-
-    def units(of_class: Iterable[Image]) -> int:
-        return len({(unit and image.group) or image.path for image in of_class})
-
     few, widths = [], list[tuple[int, int, str]]()
     for kind, of_class in sorted(grouped((kind, image) for image in images for kind in image.kinds).items()):
-        train = [image for image in of_class if image.split in (None, "train")]
-        if len(train) < FEW_IMAGES or (unit and units(train) < FEW_PATIENTS):
-            of = f" of {counted(units(train), unit)}" if unit else ""
+        units = [((unit and image.group) or image.path, image.split) for image in of_class]
+        whole, tested = len({name for name, _ in units}), len({name for name, split in units if split == "test"})
+        train = [name for name, split in units if split in (None, "train")]
+        if len(train) < FEW_IMAGES or (unit and len({*train}) < FEW_PATIENTS):
+            of = f" of {counted(len({*train}), unit)}" if unit else ""
             few.append(f"{kind!r} has {counted(len(train), 'image')}{of}")
-            tested = units(image for image in of_class if image.split == "test")
-            widths.append((tested or max(1, round(0.15 * units(of_class))), units(of_class), kind))
+            widths.append((tested or max(1, round(0.15 * whole)), whole, kind))
     if few:
         tested, whole, kind = min(widths)
         one, all_of_them = (np.ptp(wilson(0.8, n, 1.96)) / 2 for n in (tested, whole))
@@ -316,18 +318,6 @@ def _few_to_train(images: Sequence[Image], unit: str | None) -> Iterator[Problem
             f"{counted(tested, test)} is known to about ±{one:.2f}, on all {whole:,}{folds} to "
             f"±{all_of_them:.2f}",
         )
-
-
-def _personal_data_problems(images: Sequence[Image]) -> Iterator[Problem]:
-    """Names and metadata that look like a person. No problem repeats a value of the metadata."""
-    look = cache(looks_like_a_person)
-    found = ((next(filter(None, map(look, image.path.split("/"))), None), image.path) for image in images)
-    for what, paths in grouped((what, path) for what, path in found if what).items():
-        yield make("person_in_name", f"{counted(len(paths), 'path')} with what looks like {what}", paths)
-    fields = grouped((name, image.path) for image in images for name in image.record.personal)
-    for name, paths in sorted(fields.items()):
-        code = "text_in_picture" if "BurnedIn" in name or "modality" in name else "person_in_file"
-        yield make(code, f"{name} in {counted(len(paths), 'file')}", paths)
 
 
 def _shortcut_problems(shortcuts: Iterable[tuple[str | None, Shortcut]], kind: str = "") -> Iterator[Problem]:

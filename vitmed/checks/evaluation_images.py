@@ -186,28 +186,23 @@ def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tupl
     if part not in parts:
         missing = f"{part} {'rows' if request.labels else 'folder'}"
         raise DataError(f"{root}: has {', '.join(parts)} but no {missing}", f"--split {parts[0]}")
-    return _foreign_patients(saved, images, asked), part
-
-
-def _foreign_patients(saved: SavedModel, images: Splits, asked: DataConfig) -> Splits:
-    """The images with patients: as `asked`; else from the table of labels; else in the way of the run, if it works.
-
-    The run's own table has no patients of another place, and its expression may not match the names there.
-    """
+    # Patients: as asked; else from the table of labels; else in the way of the run, whose own table has no patients of
+    # another place, and whose expression may not match the names there.
     run = saved.config.data
     if asked.group_regex is not None or asked.groups is not None:
-        return with_patients(images, asked)
+        return with_patients(images, asked), part
     if images.patients or (run.group_regex is None and run.groups not in GROUP_WORDS):
-        return images
+        return images, part
     show_expression(run.group_regex)
     try:
-        return with_patients(images, DataConfig(group_regex=run.group_regex, groups=run.groups))  # type: ignore[call-arg]
+        in_its_way = DataConfig(group_regex=run.group_regex, groups=run.groups)  # type: ignore[call-arg]
+        return with_patients(images, in_its_way), part
     except (DataError, UsageError) as error:
         if isinstance(error, UsageError) and run.group_regex is not None:  # not one that ends
             raise
         way = {"names": "file names", "dicom": "PatientID"}.get(run.groups or "", "expression")
         note = f"The {way} of the run finds no patient in these images (--group-regex or --groups sets another way)."
-        return replace(images, notes=(note, *images.notes))
+        return replace(images, notes=(note, *images.notes)), part
 
 
 def leakage(

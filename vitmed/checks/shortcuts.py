@@ -44,28 +44,6 @@ class Shortcut:
     finding: str = ""  # which of several it predicts
     clear: bool = True  # whether its interval lies above 0.5 also as one among those of all findings
 
-    @property
-    def title(self) -> str:
-        return FAMILIES[self.family] + f", {self.finding}" * bool(self.finding)
-
-
-def features(records: Sequence[FileRecord]) -> dict[str, np.ndarray]:
-    """Family -> (N, D) float64, from records of images that could be decoded."""
-    headers = [record.header for record in records if record.header is not None]
-    size = np.array([[header.width, header.height] for header in headers], dtype=np.float64)
-    weight = np.array([[record.size] for record in records], dtype=np.float64)
-    numbers = np.stack([record.numbers for record in records if record.numbers is not None]).astype(np.float64)
-    kinds = [[header.format, header.mode, str(header.bits), str(header.orientation)] for header in headers]
-    columns = [(column[:, None] == np.unique(column)).astype(np.float64) for column in np.array(kinds).T]  # one-hot
-    families = {
-        "geometry": np.concatenate([np.log(size), np.log(size[:, :1] / size[:, 1:])], axis=1),
-        "file": np.concatenate([np.log(weight), np.log(weight / size.prod(axis=1, keepdims=True))], axis=1),
-        "format": np.concatenate(columns, axis=1),
-        "colour": numbers[:, :3],
-        "border": numbers[:, 3:6],
-    }
-    return {**families, "all": np.concatenate(list(families.values()), axis=1)}
-
 
 def find_shortcuts(
     records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str] | None, finding: str = "", tests: int = 1
@@ -81,7 +59,22 @@ def find_shortcuts(
     rows = kept.tolist()
     y, patients = np.unique(labels[rows], return_inverse=True)[1], None if groups is None else [groups[i] for i in rows]
     shortcuts, (divided, by_patient) = [], divide(y, patients)
-    for family, x in features([records[i] for i in rows]).items():
+    used = [records[i] for i in rows]
+    headers = [record.header for record in used if record.header is not None]
+    size = np.array([[header.width, header.height] for header in headers], dtype=np.float64)
+    weight = np.array([[record.size] for record in used], dtype=np.float64)
+    numbers = np.stack([record.numbers for record in used if record.numbers is not None]).astype(np.float64)
+    kinds = [[header.format, header.mode, str(header.bits), str(header.orientation)] for header in headers]
+    columns = [(column[:, None] == np.unique(column)).astype(np.float64) for column in np.array(kinds).T]  # one-hot
+    features = {  # family -> (N, D)
+        "geometry": np.concatenate([np.log(size), np.log(size[:, :1] / size[:, 1:])], axis=1),
+        "file": np.concatenate([np.log(weight), np.log(weight / size.prod(axis=1, keepdims=True))], axis=1),
+        "format": np.concatenate(columns, axis=1),
+        "colour": numbers[:, :3],
+        "border": numbers[:, 3:6],
+    }
+    features["all"] = np.concatenate(list(features.values()), axis=1)
+    for family, x in features.items():
         if np.all(x == x[0]):  # the same for all images
             continue
         scores = held_out(x, y, divided)

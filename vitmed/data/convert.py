@@ -82,54 +82,63 @@ def unpack(archive: Path, folder: Path) -> None:
         stream = archive.open("rb")
     except OSError as error:
         raise DataError(f"{archive}: cannot be read ({error.strerror})", "name a zip or tar file") from None
-    with stream, _as_data_error(archive), bar(f"unpacking {archive.name}", unit="files") as advance:
-        members: list[Member] = []
-        total, limit = 0, max(LEAST, RATIO * archive.stat().st_size)
-        for member in (_zip_members if archive.name.lower().endswith(ZIPS) else _tar_members)(archive, stream):
-            name = member.name  # may lead out of the folder, on this system or another
-            if not member.plain:
-                raise DataError(f"{archive}: {name!r} is a link or a device, not a file", HOSTILE)
-            total += abs(member.size)
-            if total > limit or len(members) > MEMBERS:  # before more of a tar is unpacked
-                raise DataError(f"{archive}: {BOMB}", HOSTILE)
-            if not name or name.startswith("/") or ".." in PurePosixPath(name).parts or any(c in name for c in "\\:\0"):
-                raise DataError(f"{archive}: the member {name!r} would lie outside its folder", HOSTILE)
-            members.append(member)
-        seen: dict[str, str] = {}  # of folders that are the same on macOS or Windows, which would mix their images
-        for name in {str(above) for member in members for above in PurePosixPath(member.name).parents}:
-            other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
-            if other != name:
-                raise DataError(f"{archive}: {name!r} and {other!r} are the same name on other systems", HOSTILE)
-        check_room(folder.parent, total, "make room")
-        for done, member in enumerate(members, 1):
-            if member.open:
-                path = folder / member.name
-                try:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    target = path.open("xb")  # with the usual permissions of a new file
-                except (FileExistsError, NotADirectoryError, IsADirectoryError):
-                    raise DataError(f"{archive}: two members have the name {member.name!r}", HOSTILE) from None
-                with target, member.open() as source:
-                    shutil.copyfileobj(source, target, BLOCK)
-            advance(done, len(members))
+    try:
+        with stream, bar(f"unpacking {archive.name}", unit="files") as advance:
+            members: list[Member] = []
+            total, limit = 0, max(LEAST, RATIO * archive.stat().st_size)
+            for member in _members(archive, stream):
+                name = member.name  # may lead out of the folder, on this system or another
+                if not member.plain:
+                    raise DataError(f"{archive}: {name!r} is a link or a device, not a file", HOSTILE)
+                total += abs(member.size)
+                if total > limit or len(members) > MEMBERS:  # before more of a tar is unpacked
+                    raise DataError(f"{archive}: {BOMB}", HOSTILE)
+                odd = ".." in PurePosixPath(name).parts or any(c in name for c in "\\:\0")
+                if not name or name.startswith("/") or odd:
+                    raise DataError(f"{archive}: the member {name!r} would lie outside its folder", HOSTILE)
+                members.append(member)
+            seen: dict[str, str] = {}  # of folders that are the same on macOS or Windows, which would mix their images
+            for name in {str(above) for member in members for above in PurePosixPath(member.name).parents}:
+                other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+                if other != name:
+                    raise DataError(f"{archive}: {name!r} and {other!r} are the same name on other systems", HOSTILE)
+            check_room(folder.parent, total, "make room")
+            for done, member in enumerate(members, 1):
+                if member.open:
+                    path = folder / member.name
+                    try:
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        target = path.open("xb")  # with the usual permissions of a new file
+                    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                        raise DataError(f"{archive}: two members have the name {member.name!r}", HOSTILE) from None
+                    with target, member.open() as source:
+                        shutil.copyfileobj(source, target, BLOCK)
+                advance(done, len(members))
+    except (*DAMAGED, OSError) as error:
+        # Of the disk; gzip has no number, and EINVAL is an offset that the file states.
+        if getattr(error, "errno", None) not in (None, errno.EINVAL):
+            raise
+        raise DataError(f"{archive}: not a complete archive ({error})", AGAIN) from None
+    except (NotImplementedError, RuntimeError) as error:  # an unknown compression, or a password
+        raise DataError(f"{archive}: cannot be unpacked ({error})", AGAIN) from None
 
 
-def _zip_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
-    file = zipfile.ZipFile(stream)  # reads no more of a member than its stated size
-    for info in file.infolist():
-        plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)  # 0: not stated
-        yield Member(info.filename, info.file_size, None if info.is_dir() else partial(file.open, info), plain)
-
-
-def _tar_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
+def _members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
+    if archive.name.lower().endswith(ZIPS):
+        of_zip = zipfile.ZipFile(stream)  # reads no more of a member than its stated size
+        for entry in of_zip.infolist():
+            usual = stat.S_IFMT(entry.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)  # 0: not stated
+            reader = None if entry.is_dir() else partial(of_zip.open, entry)
+            yield Member(entry.filename, entry.file_size, reader, usual)
+        return
     packed = stream.read(2) == b"\x1f\x8b"
     stream.seek(0)
     plain: Any = _LimitedReads(archive, cast(Any, gzip.GzipFile(fileobj=stream)) if packed else stream)
-    file = tarfile.TarFile(fileobj=plain)
-    for info in file:
-        opened = cast(Any, partial(file.extractfile, info)) if info.isreg() else None
+    of_tar = tarfile.TarFile(fileobj=plain)
+    for info in of_tar:
+        opened = cast(Any, partial(of_tar.extractfile, info)) if info.isreg() else None
         yield Member(info.name, info.size, opened, info.isreg() or info.isdir())
-    plain.seek(file.offset)
+    plain.seek(of_tar.offset)
     if any(plain.read(tarfile.BLOCKSIZE) or b"x"):  # a whole tar ends in blocks of zeros
         raise tarfile.ReadError("it ends early")
 
@@ -145,19 +154,6 @@ class _LimitedReads:
         if not 0 <= size <= LEAST:
             raise DataError(f"{self.archive}: {BOMB}", HOSTILE)
         return self.stream.read(size)
-
-
-@contextlib.contextmanager
-def _as_data_error(archive: Path) -> Iterator[None]:
-    try:
-        yield
-    except (*DAMAGED, OSError) as error:
-        # Of the disk; gzip has no number, and EINVAL is an offset that the file states.
-        if getattr(error, "errno", None) not in (None, errno.EINVAL):
-            raise
-        raise DataError(f"{archive}: not a complete archive ({error})", AGAIN) from None
-    except (NotImplementedError, RuntimeError) as error:  # an unknown compression, or a password
-        raise DataError(f"{archive}: cannot be unpacked ({error})", AGAIN) from None
 
 
 def labels_flag(folder: Path, source: Path) -> str:

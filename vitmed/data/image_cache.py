@@ -290,20 +290,20 @@ def _lock_file(folder: Path, name: str) -> Path:
 
 def _make_room(folder: Path, size: int, limit: int) -> None:
     """Remove the least recently used entries until `size` more bytes fit. Raises OSError if they cannot fit."""
-
-    def stat(path: Path) -> tuple[int, float]:
+    sizes, used = dict[Path, int](), dict[Path, float]()  # 0 for what is gone
+    for entry in filter(Path.is_dir, folder.iterdir()):
+        sizes[entry], used[entry] = 0, 0.0
         with suppress(OSError):
-            about = path.stat()
-            return about.st_size, about.st_mtime
-        return 0, 0.0  # it is gone
-
-    sizes = {entry: sum(stat(file)[0] for file in entry.rglob("*")) for entry in folder.iterdir() if entry.is_dir()}
+            used[entry] = entry.stat().st_mtime
+        for file in entry.rglob("*"):
+            with suppress(OSError):
+                sizes[entry] += file.stat().st_size
     over_limit = sum(sizes.values()) + size - limit
     over_disk = size + RESERVE - shutil.disk_usage(folder).free
     too_much = max(over_limit, over_disk)
     removed = []
-    for used, entry in sorted((stat(entry)[1], entry) for entry in sizes):
-        if too_much > 0 and not entry.suffix and time.time() - used > IN_USE:
+    for entry in sorted(sizes, key=lambda entry: (used[entry], entry)):
+        if too_much > 0 and not entry.suffix and time.time() - used[entry] > IN_USE:
             removed.append(entry)
             too_much -= sizes[entry]
     if too_much > 0:

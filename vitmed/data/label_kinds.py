@@ -84,23 +84,6 @@ def number_in(cell: str) -> float | None:
     return None
 
 
-def read_grades(table: Table, label: int, cells: Sequence[str], request: LabelRequest) -> Labels:
-    """Classes in order. Raises DataError for one that is not on the scale, with its line."""
-    order, names = request.order or request.outputs, {cell: plain_grade(cell) for cell in cells}
-    if order:
-        scale = {plain_grade(name): name for name in order}
-        if strange := [cell for cell, name in names.items() if name not in scale]:
-            line = table.lines[cells.index(strange[0])]
-            problem = f"{table.file}: line {line}: the grade {strange[0]!r} is not on the scale {', '.join(order)}"
-            fix = "correct the grade, or remove its row" + (", or add it to --ordinal" * (not request.outputs))
-            raise DataError(problem, fix)
-        names = {cell: scale[name] for cell, name in names.items()}
-    classes = request.outputs or grade_order(sorted(set(names.values())), request.order, str(table.file))
-    strata = np.array([classes.index(names[cell]) for cell in cells], dtype=np.int64)
-    source = f"{counted(len(classes), 'grade')}, from {table.header[label]!r} of {table.file.name}"
-    return Labels(Target(kind="grades"), strata, classes, np.empty((len(cells), 0)), source=source, used=(label,))
-
-
 def plain_grade(name: str) -> str:
     """The name of a grade, without the fraction that a program wrote: "2.0" -> "2"."""
     value = number_in(name)
@@ -397,7 +380,19 @@ def read_targets(table: Table, label: int | None, others: Sequence[int], request
     label = table.required(label, "label", LABEL_NAMES)
     cells = table.cells(label, "label")
     if kind == "grades":
-        return read_grades(table, label, cells, request)
+        order, names = request.order or request.outputs, {cell: plain_grade(cell) for cell in cells}
+        if order:
+            scale = {plain_grade(name): name for name in order}
+            if strange := [cell for cell, name in names.items() if name not in scale]:
+                line = table.lines[cells.index(strange[0])]
+                problem = f"{table.file}: line {line}: the grade {strange[0]!r} is not on the scale {', '.join(order)}"
+                fix = "correct the grade, or remove its row" + (", or add it to --ordinal" * (not request.outputs))
+                raise DataError(problem, fix)
+            names = {cell: scale[name] for cell, name in names.items()}
+        classes = request.outputs or grade_order(sorted(set(names.values())), request.order, str(table.file))
+        strata = np.array([classes.index(names[cell]) for cell in cells], dtype=np.int64)
+        source = f"{counted(len(classes), 'grade')}, from {table.header[label]!r} of {table.file.name}"
+        return Labels(Target(kind="grades"), strata, classes, np.empty((len(cells), 0)), source=source, used=(label,))
     source, values = "", {number_in(cell) for cell in cells}
     if request.kind == "auto" and len(values) > 2 and None not in values:
         source = (

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, default_convert
 
 from vitmed.core.base_models import CLASSES, Target
 from vitmed.core.config import DataConfig
@@ -45,25 +45,22 @@ def seed_of(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def targets_of(samples: Sequence[Sample], target: Target) -> torch.Tensor:
-    """What the loss compares outputs with: classes and grades (S,) int64, findings (S, F) float32, 1, 0 or `UNKNOWN`, a
-    number (S,) float32, standardised."""
-    if target.kind == "findings":
-        return torch.tensor([sample.targets for sample in samples], dtype=torch.float32)
-    if target.kind == "number":
-        numbers = torch.tensor([sample.targets[0] for sample in samples], dtype=torch.float64)
-        return ((numbers - target.centre) / target.spread).float()
-    return torch.tensor([sample.label for sample in samples], dtype=torch.int64)
-
-
 class Images:
     """The images of one split; `read` gives each as (S, S, C) uint8, from `cache` if that has them. `labels` (S,) int64
-    are the class, grade or stratum of each."""
+    are the class, grade or stratum of each. `targets` are what the loss compares outputs with: classes and grades (S,)
+    int64, findings (S, F) float32, 1, 0 or `UNKNOWN`, a number (S,) float32, standardised."""
 
     def __init__(self, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing, target: Target = CLASSES):
         self.root, self.samples, self.preprocessing, self.target = root, samples, preprocessing, target
         self.labels = labels_in(samples)
-        self.targets = targets_of(samples, target)
+        self.megabytes = len(samples) * preprocessing.image_size**2 * preprocessing.channels / 2**20
+        if target.kind == "findings":
+            self.targets = torch.tensor([sample.targets for sample in samples], dtype=torch.float32)
+        elif target.kind == "number":
+            numbers = torch.tensor([sample.targets[0] for sample in samples], dtype=torch.float64)
+            self.targets = ((numbers - target.centre) / target.spread).float()
+        else:
+            self.targets = torch.tensor([sample.label for sample in samples], dtype=torch.int64)
         self.cache: np.ndarray | Squares | None = None
 
     def __len__(self) -> int:
@@ -81,10 +78,6 @@ class Images:
     @property
     def in_memory(self) -> bool:
         return isinstance(self.cache, np.ndarray)
-
-    @property
-    def megabytes(self) -> float:
-        return len(self) * self.preprocessing.image_size**2 * self.preprocessing.channels / 2**20
 
 
 def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]:
@@ -121,15 +114,15 @@ class TrainImages(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
         image = self.augmenter(self.images.read(index), (self.seed, *key))
         return torch.from_numpy(np.array(image)), self.images.targets[index], index
 
-    def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
-        """The items of a batch, or one DataError: raised in a loader process, it would arrive as a traceback."""
+    def __getitems__(self, keys: Sequence[Key]) -> Any:
+        """A collated batch, or a DataError: raised in a loader process, it would arrive as a traceback."""
         items, problems = [], []
         for key in keys:
             try:
                 items.append(self[key])
             except DataError as error:
                 problems.append(error.problem)  # its fix may be to remove the file
-        return [DataError("\n".join(problems), "restore these files")] if problems else items
+        return DataError("\n".join(problems), "restore these files") if problems else default_collate(items)
 
 
 class EpochBatches(Sampler[list[Key]]):
@@ -147,15 +140,8 @@ class EpochBatches(Sampler[list[Key]]):
     def __init__(self, labels: np.ndarray, batch_size: int, seed: int, balanced: bool, share: slice = slice(None)):
         self.labels, self.batch_size, self.seed, self.balanced = labels, batch_size, seed, balanced
         self.epoch, self.start, self.share = 0, 0, share
-
-    @property
-    def size(self) -> int:
-        """Images of a batch, on all ranks."""
-        return min(self.batch_size, len(self.labels))
-
-    @property
-    def batches(self) -> int:
-        return max(1, len(self.labels) // self.batch_size)
+        self.size = min(batch_size, len(labels))  # images of a batch, on all ranks
+        self.batches = max(1, len(labels) // batch_size)
 
     def order(self, epoch: int) -> np.ndarray:
         """Indices in the order of an epoch."""
@@ -183,7 +169,7 @@ def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin:
         dataset,
         batch_sampler=batches,
         num_workers=workers,
-        collate_fn=_collate,
+        collate_fn=default_convert,  # changes nothing: `dataset` gives whole batches
         persistent_workers=workers > 0,
         prefetch_factor=4 if workers else None,
         pin_memory=pin,
@@ -216,10 +202,6 @@ def pick_workers(workers: int | None, augments: bool, in_memory: bool, device: t
         return 0
     share = cores() // ranks
     return max(1, share // 2) if device.type == "cpu" else max(1, min(16, share - 1))  # one core launches the kernels
-
-
-def _collate(items: list[Any]) -> Any:
-    return items[0] if isinstance(items[0], DataError) else default_collate(items)
 
 
 def _start_worker(_: int) -> None:
@@ -274,14 +256,13 @@ def _without(splits: Splits, error: UnusableFiles) -> Splits:
     """The splits without unusable files. Raises DataError if they are too many."""
     places = [(name, sample) for name, part in splits.samples.items() for sample in part]
     lost, findings = [places[row] for row in error.bad], splits.target.kind == "findings"
-
-    def kinds(sample: Sample) -> set[int | None]:  # its class or findings, which no split may lose; None: any
+    kinds = list[set[int | None]]()  # of each image its class or findings, which no split may lose; None: any
+    for _, sample in places:
         present = (k for k, value in enumerate(sample.targets) if value == 1 and findings)
-        return {None, *present} if splits.bins else {sample.label}
-
-    for label in {kind for _, sample in lost for kind in kinds(sample)}:
-        of_class = [name for name, sample in places if label in kinds(sample)]
-        of_lost = Counter(name for name, sample in lost if label in kinds(sample))
+        kinds.append({None, *present} if splits.bins else {sample.label})
+    for label in {kind for row in error.bad for kind in kinds[row]}:
+        of_class = [name for (name, _), of in zip(places, kinds, strict=True) if label in of]
+        of_lost = Counter(places[row][0] for row in error.bad if label in kinds[row])
         count = of_lost.total()
         empty = next((name for name in of_lost if of_lost[name] == of_class.count(name)), None)
         if 2 * count > len(of_class) or empty is not None:
@@ -318,8 +299,23 @@ class Reader:
     def run(self) -> tuple[dict[str, list[str]], list[FileRecord]]:
         """Keep the squares where they belong; hashes by split, and the records."""
         if not self.data.cache or self._fits_memory() or not self._keep_on_disk():
-            self._keep_in_memory()
-        for _ in self._decode(self.scan.unknown):  # squares from the pixel cache, without records in the scan cache
+            # The splits that fit in memory; other files are decoded too, unless done before, to check them.
+            room = MEMORY_MB if self.data.cache else 0.0
+            arrays: dict[str, np.ndarray] = {}
+            for name, part in self.images.items():
+                if name != "test" and part.megabytes <= room:
+                    room -= int(part.megabytes)
+                    shape = (len(part), self.how.image_size, self.how.image_size, self.how.channels)
+                    arrays[name] = np.empty(shape, np.uint8)
+            needed = [i for name, rows in self.rows.items() for i in rows if name in arrays or not self.usable[i]]
+            for i, square in self._decode(needed):
+                name = next(name for name, rows in self.rows.items() if i in rows)
+                if name in arrays:
+                    arrays[name][i - self.rows[name].start] = square
+            for name, part in self.images.items():
+                part.cache = arrays.get(name)
+        unknown = [i for i, record in enumerate(self.scan.records) if record is None]
+        for _ in self._decode(unknown):  # squares from the pixel cache, without records in the scan cache
             pass
         hashes = {name: self.scan.hashes[rows.start : rows.stop] for name, rows in self.rows.items()}
         return hashes, [record for record in self.scan.records if record is not None]
@@ -393,19 +389,3 @@ class Reader:
             yield found[i] if found is not None and found.rows[i] >= 0 else next(made)[1]
         for _ in made:  # to its end, where it raises for unusable files
             pass
-
-    def _keep_in_memory(self) -> None:
-        """Keep the splits that fit; decode the other files too, unless done before, to check that they are usable."""
-        room = MEMORY_MB if self.data.cache else 0.0
-        arrays: dict[str, np.ndarray] = {}
-        for name, part in self.images.items():
-            if name != "test" and part.megabytes <= room:
-                room -= int(part.megabytes)
-                arrays[name] = np.empty((len(part), self.how.image_size, self.how.image_size, self.how.channels), "u1")
-        needed = [i for name, rows in self.rows.items() for i in rows if name in arrays or not self.usable[i]]
-        for i, square in self._decode(needed):
-            name = next(name for name, rows in self.rows.items() if i in rows)
-            if name in arrays:
-                arrays[name][i - self.rows[name].start] = square
-        for name, part in self.images.items():
-            part.cache = arrays.get(name)

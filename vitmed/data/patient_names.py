@@ -63,10 +63,22 @@ def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Gu
     for shape in SHAPES:
         may_fit = shape.expressions
         for expression in [may_fit] if isinstance(may_fit, str) else may_fit(some, folders_are_classes):
-            ids = ids_of(expression, some) and ids_of(expression, paths)
-            if ids and _may_be_patients(shape, ids, paths, folders_are_classes):
-                names = sorted(set(ids))
-                return Guess(expression, len(names), tuple(names[:3]))
+            if not (ids := ids_of(expression, some) and ids_of(expression, paths)):
+                continue
+            count = Counter(ids)
+            together = sum(n for n in count.values() if n > 1)
+            if len(count) < (FEW if shape.plain else 2) or together == 0 or together < shape.shared * len(ids):
+                continue
+            if shape.plain:
+                numbers = [re.sub(r"\D", "", id_) for id_ in count]
+                if all(id_.isdigit() for id_ in count) and len({len(number) for number in numbers}) > 1:
+                    continue
+                if sum(map(bool, map(DATE.fullmatch, numbers))) >= 0.8 * len(numbers):
+                    continue
+            pairs = {(id_, class_folder(path)) for id_, path in zip(ids, paths, strict=True)}
+            one_to_one = len(pairs) == len(count) == len({name for _, name in pairs})
+            if not (folders_are_classes and one_to_one):  # else the id is the class
+                return Guess(expression, len(count), tuple(sorted(count)[:3]))
     return None
 
 
@@ -74,22 +86,6 @@ def ids_of(expression: str, paths: Sequence[str]) -> list[str] | None:
     """The match in every path; None if one path has no match."""
     ids = [match[1] for match in map(re.compile(expression).search, paths) if match]
     return ids if len(ids) == len(paths) else None
-
-
-def _may_be_patients(shape: Shape, ids: Sequence[str], paths: Sequence[str], folders_are_classes: bool) -> bool:
-    count = Counter(ids)
-    together = sum(n for n in count.values() if n > 1)
-    if len(count) < (FEW if shape.plain else 2) or together == 0 or together < shape.shared * len(ids):
-        return False
-    if shape.plain:
-        numbers = [re.sub(r"\D", "", id_) for id_ in count]
-        if all(id_.isdigit() for id_ in count) and len({len(number) for number in numbers}) > 1:
-            return False
-        if sum(map(bool, map(DATE.fullmatch, numbers))) >= 0.8 * len(numbers):
-            return False
-    pairs = {(id_, class_folder(path)) for id_, path in zip(ids, paths, strict=True)}
-    one_to_one = len(pairs) == len(count) == len({name for _, name in pairs})
-    return not (folders_are_classes and one_to_one)  # then the id is the class
 
 
 def parts_of(path: str) -> list[str]:
@@ -198,14 +194,22 @@ def guess_copies(paths: Sequence[str], folders_are_classes: bool = True) -> Gues
         # A name counts for all folders, for its class, or for its folder: the first where no two originals share it.
         for head in (rf"(?:^|/)(?:{BEFORE})?([^/]+?)", r"(?:^|/)((?:[^/]+/)?[^/]+?)", r"^(.+?)"):
             expression = f"(?i){head}{tail}"
-            ids = ids_of(expression, paths)
-            if ids and _may_be_copies(ids, copies, paths, folders_are_classes):
-                count = Counter(ids)
-                first = next(i for i, copy in enumerate(copies) if copy and count[ids[i]] > 1)
-                alike = [path.rpartition("/")[2] for path, id_ in zip(paths, ids, strict=True) if id_ == ids[first]]
-                what = f"look like copies, such as {' and '.join(alike[:2])}"
-                evidence = f"{sum(copies):,} of {len(paths):,} file names {what}"
-                return Guess(expression, len(count), tuple(sorted(count)[:3]), "original", evidence)
+            if not (ids := ids_of(expression, paths)):
+                continue
+            count = Counter(ids)
+            originals = Counter(id_ for id_, copy in zip(ids, copies, strict=True) if not copy)
+            together = sum(count[id_] > 1 for id_, copy in zip(ids, copies, strict=True) if copy)
+            # Most copies share an original, each in one class; no two images without a mark are the same original.
+            if len(count) < FEW or max(originals.values(), default=0) > 1 or together < 0.5 * sum(copies):
+                continue
+            classes = grouped(zip(ids, map(class_folder, paths), strict=True))
+            if folders_are_classes and any(len({*of_id}) > 1 for of_id in classes.values()):
+                continue
+            first = next(i for i, copy in enumerate(copies) if copy and count[ids[i]] > 1)
+            alike = [path.rpartition("/")[2] for path, id_ in zip(paths, ids, strict=True) if id_ == ids[first]]
+            what = f"look like copies, such as {' and '.join(alike[:2])}"
+            evidence = f"{sum(copies):,} of {len(paths):,} file names {what}"
+            return Guess(expression, len(count), tuple(sorted(count)[:3]), "original", evidence)
     return None
 
 
@@ -230,14 +234,3 @@ def _marks(some: Sequence[tuple[str, str]], names: Sequence[tuple[str, str]]) ->
                 yield (rf"_{next(iter(indices))}_\d+",)
             elif len(matches) == len(some):
                 yield (r"(?<=\d)_\d+",)
-
-
-def _may_be_copies(ids: Sequence[str], copies: Sequence[bool], paths: Sequence[str], folders_are_classes: bool) -> bool:
-    """Most copies share an original, each in one class, and no two images without a mark are the same original."""
-    count = Counter(ids)
-    originals = Counter(id_ for id_, copy in zip(ids, copies, strict=True) if not copy)
-    together = sum(count[id_] > 1 for id_, copy in zip(ids, copies, strict=True) if copy)
-    if len(count) < FEW or max(originals.values(), default=0) > 1 or together < 0.5 * sum(copies):
-        return False
-    classes = grouped(zip(ids, map(class_folder, paths), strict=True))
-    return not folders_are_classes or all(len({*names}) == 1 for names in classes.values())

@@ -59,17 +59,27 @@ def find_patients(
     """The patients in paths relative to the root, by `config.group_regex` or `config.groups`; None if neither is set.
     Raises DataError: an image without a patient, or a table that cannot be used. UsageError: an invalid regular
     expression, or pydicom is missing."""
-    if config.group_regex is not None:
-        return KnownPatients(_by_expression(config.group_regex, root, paths), "from the file paths (--group-regex)")
-    if config.groups == NAMES:
+    expression, guess = config.group_regex, None
+    if expression is None and config.groups == NAMES:
         if (guess := suggest_groups(paths, folders_are_classes)) is None:
             problem = f"{root}: the file names do not identify patients in a form that vitmed knows (--groups names)"
             raise DataError(problem, "--group-regex EXPRESSION, or --groups TABLE")
-        groups = _by_expression(guess.expression, root, paths)
+        expression = guess.expression
+    if expression is not None:
+        groups = groups_of(expression, paths)
+        if missed := [path for path, group in zip(paths, groups, strict=True) if group is None]:
+            raise DataError(
+                f"{root}: --group-regex {shlex.quote(visible(expression))} finds no patient in {len(missed):,} of "
+                f"{len(paths):,} paths:\n{lines_of(missed)}",
+                "widen the expression, or move these files away",
+            )
+        names = [sys.intern(str(group)) for group in groups]
+        if guess is None:
+            return KnownPatients(names, "from the file paths (--group-regex)")
         if guess.what == "patient":
-            return KnownPatients(groups, f"by file name{f', {guess.evidence}' * bool(guess.evidence)} ({FLAG})")
+            return KnownPatients(names, f"by file name{f', {guess.evidence}' * bool(guess.evidence)} ({FLAG})")
         note = f"{guess.evidence}. The copies of one original stay in one split. {NO_PATIENTS}"
-        return KnownPatients(groups, f"{AS_ORIGINALS}, by file name ({FLAG})", [note])
+        return KnownPatients(names, f"{AS_ORIGINALS}, by file name ({FLAG})", [note])
     if config.groups is None:
         return None
     if config.groups == DICOM:
@@ -79,9 +89,20 @@ def find_patients(
         joined, notes = one_spelling([str(known) for known in ids], "patient", paths)
         return KnownPatients(joined, BY_ID, notes)
     if config.groups == COPIES:
-        groups, count = _by_copies(root, paths, config)
+        from scipy.sparse import coo_array  # imported here: predict starts without it
+        from scipy.sparse.csgraph import connected_components
+
+        window = choose_window([root / path for path in paths], "auto", config.frame).window  # as in `vitmed check`
+        records = scan(root, paths, ImageCache(config.frame, window, keep=config.cache))
+        pairs = [(group[0], other) for group in itertools.chain(*find_copies(records)) for other in group[1:]]
+        one, other = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        copies = coo_array((np.ones(len(pairs)), (one, other)), shape=(len(paths), len(paths)))
+        _, begin, where = np.unique(connected_components(copies)[1], return_index=True, return_inverse=True)
+        firsts = begin[where].tolist()  # of each image its first copy
+        count = sum(i != first for i, first in enumerate(firsts))
         note = f"{counted_doing(count, 'image')} a copy of another; copies stay in one split. {NO_PATIENTS}"
-        return KnownPatients(groups, f"{AS_ORIGINALS}, by their pixels (--groups copies)", [note])
+        originals = [paths[i] for i in firsts]
+        return KnownPatients(originals, f"{AS_ORIGINALS}, by their pixels (--groups copies)", [note])
     return groups_from_table(config.groups, root, paths, config.card)
 
 
@@ -141,17 +162,6 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
     return [one or None for one in one_spelling([group or "" for group in groups], "patient", paths)[0]]
 
 
-def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[str]:
-    groups = groups_of(expression, paths)
-    if missed := [path for path, group in zip(paths, groups, strict=True) if group is None]:
-        raise DataError(
-            f"{root}: --group-regex {shlex.quote(visible(expression))} finds no patient in {len(missed):,} of "
-            f"{len(paths):,} paths:\n{lines_of(missed)}",
-            "widen the expression, or move these files away",
-        )
-    return [sys.intern(str(group)) for group in groups]
-
-
 def groups_from_table(file: str | Path, root: Path, paths: Sequence[str], card: str | None = None) -> KnownPatients:
     """The patient of every image from a table of paths and patients.
 
@@ -185,22 +195,6 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str], card: 
     notes = [f"{file}: {unmatched}, the first is {strange[0]}"] if strange else []
     known = known_by_column(table.header[group], "--groups")
     return KnownPatients([patients[i] for i in range(len(paths))], known, [*table.notes, *notes, *joined])
-
-
-def _by_copies(root: Path, paths: Sequence[str], config: DataConfig) -> tuple[list[str], int]:
-    """For every image the path of its first copy, an identical file or a picture that looks alike; and how many images
-    are copies."""
-    from scipy.sparse import coo_array  # imported here: predict starts without it
-    from scipy.sparse.csgraph import connected_components
-
-    window = choose_window([root / path for path in paths], "auto", config.frame).window  # as `vitmed check` sees them
-    records = scan(root, paths, ImageCache(config.frame, window, keep=config.cache))
-    pairs = [(group[0], other) for group in itertools.chain(*find_copies(records)) for other in group[1:]]
-    one, other = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    copies = coo_array((np.ones(len(pairs)), (one, other)), shape=(len(paths), len(paths)))
-    _, begin, where = np.unique(connected_components(copies)[1], return_index=True, return_inverse=True)
-    firsts = begin[where].tolist()
-    return [paths[i] for i in firsts], sum(i != j for i, j in enumerate(firsts))
 
 
 @QUIET
@@ -273,17 +267,6 @@ def describe_patients(splits: Splits) -> str:
     return f"{counts}, {shared}{f'; identified {splits.patients}' * bool(splits.patients)}"
 
 
-def table_of_patients(root: Path) -> Path | None:
-    """A table that lies in the data folder and has a column of paths and one of patients; None without one."""
-    for file in tables_in(root):
-        with contextlib.suppress(DataError, UsageError):
-            table = read_table(file)
-            path, group = table.find(PATH_NAMES), table.find(GROUP_NAMES)
-            if None not in (path, group) and all(row[group or 0].strip() for row in table.rows):
-                return file
-    return None
-
-
 RISK = "one patient may be in two splits, which makes results look too good"
 
 
@@ -293,9 +276,15 @@ def report_patients(splits: Splits, risk: str = RISK) -> None:
         warn(text)
     if splits.grouped:
         say(f"{splits.unit}s: {describe_patients(splits)}")
-    elif (table := table_of_patients(splits.root)) is not None:
-        warn(f"patients are unknown: {risk}. {table.name} in the folder names them: --groups {quoted(table)}")
-    elif (guess := splits.guess) is None:
+        return
+    for file in tables_in(splits.root):
+        with contextlib.suppress(DataError, UsageError):
+            table = read_table(file)
+            path, group = table.find(PATH_NAMES), table.find(GROUP_NAMES)
+            if None not in (path, group) and all(row[group or 0].strip() for row in table.rows):
+                warn(f"patients are unknown: {risk}. {file.name} in the folder names them: --groups {quoted(file)}")
+                return
+    if (guess := splits.guess) is None:
         warn(f"patients are unknown: {risk} (use --group-regex or --groups)")
     else:
         examples = ", ".join(guess.examples) + ", ..." * (guess.patients > len(guess.examples))

@@ -40,10 +40,6 @@ class Scan:
         self.records = cache.records(self.digests) if records else []  # None where one is not known yet
         self.early: dict[int, Examined] = {}  # files that were decoded before `decode`, which takes these
 
-    @property
-    def unknown(self) -> list[int]:
-        return [i for i, record in enumerate(self.records) if record is None]
-
     def decode(self, rows: Sequence[int]) -> Iterator[tuple[int, Examined]]:
         """Decode these files in threads, in order, and keep their records."""
         new: dict[bytes, FileRecord] = {}
@@ -72,7 +68,7 @@ def scan(root: Path, paths: Sequence[str], cache: ImageCache) -> list[FileRecord
     with bar("checking") as advance:
         for names in batched(paths, BATCH):  # a file that was read for its hash is decoded while the system caches it
             part = Scan([root / name for name in names], cache)
-            rows = part.unknown
+            rows = [i for i, record in enumerate(part.records) if record is None]
             for done, _ in enumerate(part.decode(rows), 1):
                 if done % 64 == 0:
                     advance(len(records) + done, len(paths))

@@ -77,43 +77,40 @@ def pretraining_splits(config: PretrainDataConfig) -> tuple[Splits, int]:
     images, by patient if patients are known. Raises DataError, UsageError: as `make_splits`; `unlabelled` with labels
     or folds.
     """
-    try:
-        splits = _unlabelled_splits(config) if config.unlabelled else make_splits(config)
-    except DataError as error:
-        if config.unlabelled:
-            raise
-        raise DataError(error.problem, f"{error.fix}; or --unlabelled if the folders are not classes") from None
+    if config.unlabelled:
+        for name in LABELS:
+            if getattr(config, name) != getattr(PretrainDataConfig(), name):
+                flag = "finding" if name == "findings" else name.replace("_", "-")
+                raise UsageError(f"--{flag} and --unlabelled exclude each other", "omit one of them")
+        root = data_folder(config.root)
+        folders, paths = split_folders(root), image_names(root)
+        split_of = {folders[name].name: name for name in ("val", "test") if name in folders}
+        names = [split_of.get(path.partition("/")[0], "train") for path in paths]
+        if "train" not in names:
+            raise DataError(f"{root}: holds no image to pretrain on", "name a folder of images")
+        known = find_patients(config, root, paths, folders_are_classes=False) or KnownPatients([None] * len(paths), "")
+        parts = dict.fromkeys(SPLITS, ()) | by_split(map(Sample, paths, repeat(0), known.groups), names)
+        images = Splits(root, ("image",), {**parts}, patients=known.source, notes=tuple(known.notes), source=root)
+        made = {"train": "all other images", "val": "", "test": ""}
+        if "val" in folders:
+            made["val"] = f"folder {folders['val'].name}/"
+        else:
+            images = with_copies(images, False, config.cache)
+            share = config.val_fraction
+            parts["val"], parts["train"] = split_off(images, parts["train"], share, config.split_seed, "val")
+            made["val"] = f"{share:.0%} split off by {images.unit}, seed {config.split_seed}"
+        if config.max_train is not None and config.max_train < len(parts["train"]):
+            parts["train"] = stratified_sample(images, parts["train"], config.max_train, config.split_seed)
+            made["train"] = f"a sample of {len(parts['train']):,} of the others"
+        splits = checked(images, parts, made, config)
+    else:
+        try:
+            splits = make_splits(config)
+        except DataError as error:
+            raise DataError(error.problem, f"{error.fix}; or --unlabelled if the folders are not classes") from None
     kept = ("train", "val")
     samples, made = {name: splits.samples[name] for name in kept}, {name: splits.made[name] for name in kept}
     return replace(splits, samples=samples, made=made), len(splits.samples["test"])
-
-
-def _unlabelled_splits(config: PretrainDataConfig) -> Splits:
-    for name in LABELS:
-        if getattr(config, name) != getattr(PretrainDataConfig(), name):
-            flag = "finding" if name == "findings" else name.replace("_", "-")
-            raise UsageError(f"--{flag} and --unlabelled exclude each other", "omit one of them")
-    root = data_folder(config.root)
-    folders, paths = split_folders(root), image_names(root)
-    split_of = {folders[name].name: name for name in ("val", "test") if name in folders}
-    names = [split_of.get(path.partition("/")[0], "train") for path in paths]
-    if "train" not in names:
-        raise DataError(f"{root}: holds no image to pretrain on", "name a folder of images")
-    known = find_patients(config, root, paths, folders_are_classes=False) or KnownPatients([None] * len(paths), "")
-    parts = dict.fromkeys(SPLITS, ()) | by_split(map(Sample, paths, repeat(0), known.groups), names)
-    images = Splits(root, ("image",), {**parts}, patients=known.source, notes=tuple(known.notes), source=root)
-    made = {"train": "all other images", "val": "", "test": ""}
-    if "val" in folders:
-        made["val"] = f"folder {folders['val'].name}/"
-    else:
-        images = with_copies(images, False, config.cache)
-        share = config.val_fraction
-        parts["val"], parts["train"] = split_off(images, parts["train"], share, config.split_seed, "val")
-        made["val"] = f"{share:.0%} split off by {images.unit}, seed {config.split_seed}"
-    if config.max_train is not None and config.max_train < len(parts["train"]):
-        parts["train"] = stratified_sample(images, parts["train"], config.max_train, config.split_seed)
-        made["train"] = f"a sample of {len(parts['train']):,} of the others"
-    return checked(images, parts, made, config)
 
 
 def held_out(config: DataConfig, ordinal: Sequence[str] = ()) -> tuple[Sample, ...]:
@@ -485,9 +482,6 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
     def whole(choices: Iterable[np.ndarray]) -> list[np.ndarray]:
         return [some for some in choices if table[some].any(axis=0).all() and table[~some].any(axis=0).all()]
 
-    def off(some: np.ndarray) -> float:
-        return abs(float(table[some].sum() / len(labels)) - fraction)
-
     most = round(1 / fraction)
     if most == 1 or abs(most * fraction - 1) > 0.1:
         share = Fraction(min(fraction, 0.99))
@@ -497,14 +491,18 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
         number[codes] = grouped_folds(labels, codes, folds, seed)
         taken = min(max(1, round(fraction * folds)), folds - 1)
         found += whole((number - fold) % folds < taken for fold in range(folds))
-        near = [some for some in found if off(some) <= fraction / 2]
+        near = [some for some in found if abs(float(table[some].sum() / len(labels)) - fraction) <= fraction / 2]
         if near or (found and len(table) > TRIED):
             return np.asarray(max(near + found, key=lambda some: _enough_patients(table, some, fraction))[codes])
     if len(table) <= TRIED:
         order = np.random.default_rng(seed).permutation(len(table))
         choices = chain.from_iterable(combinations(order, count) for count in range(1, len(table)))
         found += whole(np.isin(np.arange(len(table)), choice) for choice in choices)
-    best = max(found, key=lambda some: _enough_patients(table, some, fraction) - off(some), default=None)
+    best = max(
+        found,
+        key=lambda some: _enough_patients(table, some, fraction) - abs(table[some].sum() / len(labels) - fraction),
+        default=None,
+    )
     return np.zeros(len(labels), dtype=bool) if best is None else best[codes]
 
 

@@ -21,6 +21,8 @@ from vitmed.core.files import is_empty, whole_folder
 
 CLASSES = ("infected", "uninfected")
 DRAWING = 1  # increase it when the same arguments draw different images
+# Absorbance of cells that are salmon, rose, lilac and beige; a patient has a mixture.
+STAINS = np.array([[0.10, 0.47, 0.50], [0.17, 0.60, 0.56], [0.45, 0.50, 0.22], [0.22, 0.32, 0.36]])
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,18 @@ def draw_cells(
             for name in CLASSES:
                 (drawn / split / name).mkdir(parents=True)
         plan = _plan(seed, cells, patients)
-        looks = {number: _patient(np.random.default_rng((seed, number, 0))) for number in range(1, patients + 1)}
+        looks = dict[int, Patient]()
+        for number in range(1, patients + 1):
+            rng = np.random.default_rng((seed, number, 0))
+            share = rng.dirichlet([0.7] * len(STAINS))
+            looks[number] = Patient(
+                light=rng.uniform(215, 250) * rng.uniform(0.95, 1.02, 3),
+                red=share @ STAINS * rng.uniform(0.75, 1.2),
+                purple=np.array([0.38, 1.45, 0.28]) * rng.uniform(0.8, 1.1) * rng.uniform(0.85, 1.15, 3),
+                radius=rng.uniform(0.78, 0.94),
+                pallor=rng.uniform(0, 0.7),
+                blur=rng.uniform(0.003, 0.013),
+            )
         for done, (split, patient, cell, infected) in enumerate(plan, start=1):
             rng = np.random.default_rng((seed, patient, cell))  # so no cell depends on another
             image = Image.fromarray(_cell(rng, looks[patient], infected, size))
@@ -93,25 +106,20 @@ def _plan(seed: int, cells: int, patients: int) -> list[tuple[str, int, int, boo
     return plan
 
 
-def _patient(rng: np.random.Generator) -> Patient:
-    stains = np.array([[0.10, 0.47, 0.50], [0.17, 0.60, 0.56], [0.45, 0.50, 0.22], [0.22, 0.32, 0.36]])
-    share = rng.dirichlet([0.7] * len(stains))  # salmon, rose, lilac, beige
-    return Patient(
-        light=rng.uniform(215, 250) * rng.uniform(0.95, 1.02, 3),
-        red=share @ stains * rng.uniform(0.75, 1.2),
-        purple=np.array([0.38, 1.45, 0.28]) * rng.uniform(0.8, 1.1) * rng.uniform(0.85, 1.15, 3),
-        radius=rng.uniform(0.78, 0.94),
-        pallor=rng.uniform(0, 0.7),
-        blur=rng.uniform(0.003, 0.013),
-    )
-
-
 def _cell(rng: np.random.Generator, patient: Patient, infected: bool, size: int) -> np.ndarray:
     """One cell, (size, size, 3) uint8, black around it."""
     radius = patient.radius * rng.uniform(0.92, 1.06)
     axis = (np.arange(size) + 0.5) / size * 2 - 1
     x, y = np.meshgrid((axis - rng.normal(0, 0.015)) / radius, (axis - rng.normal(0, 0.015)) / radius)  # 2 x (S, S)
-    canvas = Canvas(rng, x, y, _depth(rng, x, y))  # of a depth below 0 outside
+    angle = np.arctan2(y, x)
+    edge = np.full_like(x, rng.uniform(0.96, 1.0))  # (S, S) the margin of an uneven cell, in cell radii
+    for k, spread in ((2, 0.045), (3, 0.025), (4, 0.018), (5, 0.012), (9, 0.007)):
+        edge += rng.normal(0, spread) * np.cos(k * angle + rng.uniform(0, 2 * np.pi))
+    depth = edge - np.hypot(x, y)  # distance to the margin, below 0 outside
+    if rng.random() < 0.15:  # a bite, where a neighbour was cut off
+        turn, out, bite = rng.uniform(0, 2 * np.pi), rng.uniform(1.1, 1.3), rng.uniform(0.2, 0.5)
+        depth = np.minimum(depth, np.hypot(x - out * np.cos(turn), y - out * np.sin(turn)) - bite)
+    canvas = Canvas(rng, x, y, depth)
 
     away = np.hypot(x - rng.normal(0, 0.12), y - rng.normal(0, 0.12))
     pale = rng.uniform(0.2, 1) * patient.pallor * np.exp(-(away**2) / rng.uniform(0.1, 0.4))
@@ -126,8 +134,7 @@ def _cell(rng: np.random.Generator, patient: Patient, infected: bool, size: int)
         at = canvas.place(0.0)
         purple += rng.uniform(0.3, 0.9) * canvas.disc(*at, rng.uniform(0.02, 0.055))
     for _ in range(1 + rng.binomial(2, 0.12) if infected else 0):
-        draw = canvas.ring_form if rng.random() < 0.65 else canvas.trophozoite
-        red, purple = draw(red, purple)
+        red, purple = canvas.parasite(red, purple)
     for _ in range(rng.poisson(0.6)):  # platelets that stick to the margin: grainy, no dot, no hole
         turn, out = rng.uniform(0, 2 * np.pi), rng.uniform(0.88, 1.05)
         shape = canvas.disc(out * np.cos(turn), out * np.sin(turn), rng.uniform(0.1, 0.22), rng.uniform(0.6, 1))
@@ -171,21 +178,20 @@ class Canvas:
         rim = np.exp(-(((distance - radius) / self.rng.uniform(0.04, 0.06)) ** 2)) * (0.7 + 0.3 * np.cos(angle))
         return self.disc(cx, cy, 0.8 * radius, flat), rim
 
-    def ring_form(self, red: np.ndarray, purple: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A young parasite: a thin ring, often open, with one or two dark dots on it and a paler inside."""
-        rng, radius = self.rng, self.rng.uniform(0.14, 0.24)
-        cx, cy = self.place(radius)
-        hole, rim = self.ring(cx, cy, radius)
-        purple = purple + rng.uniform(0.4, 0.75) * rim
-        angle = rng.uniform(0, 2 * np.pi)
-        for turn in (0.0, rng.uniform(0.7, 2))[: 1 + int(rng.random() < 0.25)]:
-            at = cx + radius * np.cos(angle + turn), cy + radius * np.sin(angle + turn)
-            purple = purple + rng.uniform(0.8, 1.3) * self.disc(*at, rng.uniform(0.06, 0.09), rng.uniform(0.7, 1))
-        return red * (1 - 0.2 * hole), purple
-
-    def trophozoite(self, red: np.ndarray, purple: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A grown parasite: an uneven blob with a dark dot and a small hole."""
-        rng, radius = self.rng, self.rng.uniform(0.16, 0.27)
+    def parasite(self, red: np.ndarray, purple: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Both densities with a young or a grown parasite."""
+        rng = self.rng
+        if rng.random() < 0.65:  # ring form: a thin ring, often open, with one or two dark dots and a paler inside
+            radius = rng.uniform(0.14, 0.24)
+            cx, cy = self.place(radius)
+            hole, rim = self.ring(cx, cy, radius)
+            purple = purple + rng.uniform(0.4, 0.75) * rim
+            angle = rng.uniform(0, 2 * np.pi)
+            for turn in (0.0, rng.uniform(0.7, 2))[: 1 + int(rng.random() < 0.25)]:
+                at = cx + radius * np.cos(angle + turn), cy + radius * np.sin(angle + turn)
+                purple = purple + rng.uniform(0.8, 1.3) * self.disc(*at, rng.uniform(0.06, 0.09), rng.uniform(0.7, 1))
+            return red * (1 - 0.2 * hole), purple
+        radius = rng.uniform(0.16, 0.27)  # trophozoite: an uneven blob with a dark dot and a small hole
         cx, cy = self.place(radius)
         body = np.zeros_like(red)
         for _ in range(3):
@@ -195,19 +201,6 @@ class Canvas:
         at = cx + rng.normal(0, 0.4 * radius), cy + rng.normal(0, 0.4 * radius)
         dot = self.disc(*at, rng.uniform(0.07, 0.11))
         return red, purple + rng.uniform(0.35, 0.65) * body * (1 - 0.6 * hole) + rng.uniform(0.7, 1.1) * dot
-
-
-def _depth(rng: np.random.Generator, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """(S, S) distance to the margin of an uneven cell, in cell radii; some have bites where a neighbour was cut off."""
-    angle = np.arctan2(y, x)
-    edge = np.full_like(x, rng.uniform(0.96, 1.0))
-    for k, spread in ((2, 0.045), (3, 0.025), (4, 0.018), (5, 0.012), (9, 0.007)):
-        edge += rng.normal(0, spread) * np.cos(k * angle + rng.uniform(0, 2 * np.pi))
-    depth = edge - np.hypot(x, y)
-    if rng.random() < 0.15:
-        turn, away, radius = rng.uniform(0, 2 * np.pi), rng.uniform(1.1, 1.3), rng.uniform(0.2, 0.5)
-        depth = np.minimum(depth, np.hypot(x - away * np.cos(turn), y - away * np.sin(turn)) - radius)
-    return depth
 
 
 def smooth_noise(rng: np.random.Generator, size: int, grains: int = 9) -> np.ndarray:

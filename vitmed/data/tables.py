@@ -9,9 +9,8 @@ import sys
 import unicodedata
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +106,7 @@ class Table:
         tries = []
         for k in range(len(above) + 1):
             below = ["/".join(part[k:]) for part in parts]
-            tries.append([*map(_matcher(root or Path("/".join(above[:k]) or "."), self.file, below), cells)])
+            tries.append(_matches(cells, root or Path("/".join(above[:k]) or "."), self.file, below))
         found = min(tries, key=lambda found: sum(len(which) != 1 for which in found))
         missing = []
         for line, cell, which in zip(self.lines, cells, found, strict=True):
@@ -150,8 +149,8 @@ def read_table(file: str | Path) -> Table:
     return Table(file, header, lines, rows, notes)
 
 
-def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], Sequence[int]]:
-    """A function that finds the index of the image that a cell of a table means, or of all that it may mean.
+def _matches(cells: Sequence[str], root: Path, table: Path, paths: Sequence[str]) -> list[Sequence[int]]:
+    """The index of the image that each cell of a table means, or of all that it may mean.
 
     The cell is a path relative to the data root or to the table's folder, with / or \\; or a file name, with or without
     suffix, that only one image has.
@@ -160,27 +159,21 @@ def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], S
     roots = [Path(os.path.abspath(root)).as_posix(), Path(os.path.realpath(root)).as_posix()]  # noqa: PTH100
     folder = Path(os.path.abspath(table)).parent.as_posix()  # noqa: PTH100
     inner = next((f"{folder[len(top) + 1 :]}/" for top in roots if folder.startswith(top + "/")), "")
-
-    @cache
-    def by_name() -> dict[str, list[int]]:
-        """File name, with and without suffix -> indices of the images that have it."""
-        images = defaultdict[str, list[int]](list)
-        for i, path in enumerate(paths):
-            name = _plain(path).rpartition("/")[2]
-            for key in {name, name.rpartition(".")[0]}:
-                images[key].append(i)
-        return images
-
-    def find(cell: str) -> Sequence[int]:
-        cell = _plain(cell)
+    by_name = defaultdict[str, list[int]](list)  # file name, with and without suffix -> its images; filled if needed
+    matches = list[Sequence[int]]()
+    for cell in map(_plain, cells):
         path = posixpath.normpath(cell.replace("\\", "/"))
         if (name := cell if cell in index else path) in index:
-            return sorted({index[name], index.get(inner + path, index[name])})
+            matches.append(sorted({index[name], index.get(inner + path, index[name])}))
+            continue
         whole = posixpath.normpath(posixpath.join(folder, path))
         found = [index[name] for top in roots if (name := whole.removeprefix(f"{top}/")) in index]
-        return found[:1] or by_name().get(path, ())
-
-    return find
+        for i, image in enumerate(paths if not (found or by_name) else ()):
+            name = _plain(image).rpartition("/")[2]
+            for key in {name, name.rpartition(".")[0]}:
+                by_name[key].append(i)
+        matches.append(found[:1] or by_name.get(path, ()))
+    return matches
 
 
 def _plain(path: str) -> str:

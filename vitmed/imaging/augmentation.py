@@ -96,18 +96,6 @@ class Augmenter:
         return Augmenter, (self.policy, self.size, self.channels, self.flips, self.crop)
 
 
-def _albumentations() -> Any:
-    """The library, imported on demand: it takes a second, and looks for updates online unless the variable is set."""
-    before = os.environ.get("NO_ALBUMENTATIONS_UPDATE")
-    os.environ["NO_ALBUMENTATIONS_UPDATE"] = before or "1"
-    try:
-        import albumentations
-    finally:
-        if before is None:
-            del os.environ["NO_ALBUMENTATIONS_UPDATE"]
-    return albumentations
-
-
 @contextlib.contextmanager
 def without_opencv_threads() -> Iterator[None]:
     """Keep OpenCV to the calling thread: its own threads compete with torch and the loaders, and can hang a fork."""
@@ -125,7 +113,16 @@ class Changes:
     """The changes that policies choose from, as albumentations transforms; `size`: side S of the images, px."""
 
     def __init__(self, size: int, flips: bool, colour: bool):
-        self.A, self.size, self.flips, self.colour = _albumentations(), size, flips, colour
+        # Imported on demand: it takes a second, and looks for updates online unless the variable is set.
+        before = os.environ.get("NO_ALBUMENTATIONS_UPDATE")
+        os.environ["NO_ALBUMENTATIONS_UPDATE"] = before or "1"
+        try:
+            import albumentations
+        finally:
+            if before is None:
+                del os.environ["NO_ALBUMENTATIONS_UPDATE"]
+        self.A: Any = albumentations
+        self.size, self.flips, self.colour = size, flips, colour
 
     def symmetry(self) -> Any:
         """One of the 8 symmetries of the square, or of the 4 quarter turns if flips are forbidden, equally likely."""
@@ -181,7 +178,23 @@ class Changes:
 
     def noise(self, most: float = 0.03, p: float = 0.2, grey: bool = True) -> Any:
         """Gaussian noise with a standard deviation of 0.01 to `most` (white = 1); grey: the same in all channels."""
-        return _gauss_noise(self.A)(std_range=(0.01, most), per_channel=self.colour and not grey, p=p)
+        import cv2
+
+        class GaussNoise(self.A.GaussNoise):  # type: ignore[misc, name-defined]
+            """albumentations' of mean 0 in a third of the time: the sum is of integers, not of floats."""
+
+            def get_params_dependent_on_data(self, params: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+                return {"sigma": self.py_random.uniform(*self.std_range), "seed": self.random_generator.integers(2**16)}
+
+            def apply(self, img: np.ndarray, sigma: float, seed: int, **_: Any) -> np.ndarray:
+                S, _, C = img.shape
+                drawn = C if self.per_channel else 1
+                cv2.setRNGSeed(int(seed))
+                values = cv2.randn(np.empty((S, S * drawn), np.float32), np.zeros(1), np.array([255 * sigma]))
+                noise = values.astype(np.int16).reshape(S, S, drawn).repeat(C // drawn, axis=2)  # rounded towards 0
+                return cv2.add(img, noise, dtype=cv2.CV_8U).reshape(img.shape)  # saturates
+
+        return GaussNoise(std_range=(0.01, most), per_channel=self.colour and not grey, p=p)
 
     def holes(self, p: float) -> Any:
         """One to three black rectangles with sides of 5 to 12 % of the image's."""
@@ -216,25 +229,6 @@ def _defocus(A: Any) -> Any:
             return cv2.filter2D(img, -1, kernel).reshape(img.shape)
 
     return Defocus
-
-
-def _gauss_noise(A: Any) -> Any:
-    """albumentations' `GaussNoise` of mean 0 in a third of the time: the sum is of integers, not of floats."""
-    import cv2
-
-    class GaussNoise(A.GaussNoise):  # type: ignore[misc]
-        def get_params_dependent_on_data(self, params: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-            return {"sigma": self.py_random.uniform(*self.std_range), "seed": self.random_generator.integers(2**16)}
-
-        def apply(self, img: np.ndarray, sigma: float, seed: int, **_: Any) -> np.ndarray:
-            S, _, C = img.shape
-            drawn = C if self.per_channel else 1
-            cv2.setRNGSeed(int(seed))
-            values = cv2.randn(np.empty((S, S * drawn), np.float32), np.zeros(1), np.array([255 * sigma]))
-            noise = values.astype(np.int16).reshape(S, S, drawn).repeat(C // drawn, axis=2)  # rounded towards 0
-            return cv2.add(img, noise, dtype=cv2.CV_8U).reshape(img.shape)  # saturates
-
-    return GaussNoise
 
 
 POLICIES: dict[str, Policy] = {

@@ -16,7 +16,7 @@ from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.files import check_regular
 from vitmed.core.process import NO_WARNINGS
 from vitmed.imaging import dicom, rasters
-from vitmed.imaging.raw_image import ImageHeader, RawImage, to_mode, too_large
+from vitmed.imaging.raw_image import PIXELS, SMALLER, ImageHeader, RawImage, TooLargeError, to_mode
 from vitmed.imaging.window import Linear, Window, asked_window, file_window_index, to_grey
 
 # Packages that decode a file or compute with its pixels. Packages that are not installed count as absent.
@@ -152,7 +152,7 @@ def _as_data_error(path: Path) -> Iterator[None]:
     except PermissionError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})", "check its permissions") from None
     except Image.DecompressionBombError:
-        raise too_large(path) from None
+        raise TooLargeError(f"{path}: more than {PIXELS:,} pixels, refused", SMALLER) from None
     except UnidentifiedImageError:
         raise NotAnImageError(f"{path}: not an image, despite its name", "remove it or rename it") from None
     except Exception as error:  # decoders raise errors of every kind for damaged files
@@ -163,18 +163,15 @@ def _as_data_error(path: Path) -> Iterator[None]:
 WIDE = 1024  # values of a window, in which an image of 256 is at most a quarter grey
 
 
-def is_of_8_bits(raw: RawImage) -> bool:
-    """Whether the values, after the slope and intercept of the file, are those of 8 bits."""
-    return raw.bits <= 8 and raw.values.min() >= 0 and raw.values.max() <= 255
-
-
 def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     """Map raw values to 8 bits: L, LA, RGB or RGBA. Raises DataError if the window does not fit."""
+    of_8_bits = raw.bits <= 8 and raw.values.min() >= 0 and raw.values.max() <= 255  # after slope and intercept
     if window is None or window in ("auto", "percentiles"):
         stored = next((w for w in raw.windows if isinstance(w, Linear)), None)
-        usual = "such as 40/400 for CT, or 2048/4096 for all values of 12 bits"
-        usual = "such as 128/256 for all values" if is_of_8_bits(raw) else usual
-        such = usual if stored is None else f"{stored.text}, its own"
+        such = "such as 40/400 for CT, or 2048/4096 for all values of 12 bits"
+        such = "such as 128/256 for all values" if of_8_bits else such
+        if stored is not None:
+            such = f"{(stored.low + stored.high + 1) / 2:g}/{stored.high - stored.low + 1:g}, its own"
         raise DataError(
             f"{path}: {raw.bits} bits per channel need a window to become grey, and the training images had none",
             "convert it to 8 bits as the training images were (in Python uint8), or train on images like it (--window "
@@ -186,7 +183,7 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
         problem = f"{path}: has {has}, and the run's window is {window!r}"
         raise DataError(problem, "train with --window percentiles, or with two numbers such as --window 40,400")
     asked = asked_window(window)
-    if asked is not None and is_of_8_bits(raw) and asked.high - asked.low > WIDE:
+    if asked is not None and of_8_bits and asked.high - asked.low > WIDE:
         problem = f"{path}: has {raw.bits} bits per channel, and would be black in the window {window} of deeper images"
         raise DataError(problem, "predict such files by themselves, with --window 128/256")
     mapped = raw.windows[index] if index is not None else asked or Linear(*window[-2:] if raw.inverted else window[:2])  # type: ignore[arg-type]

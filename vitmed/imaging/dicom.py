@@ -92,7 +92,16 @@ def read(path: Path, frame: int | None) -> RawImage | Image.Image:
         windows = tuple(_windows(head, index, bool(values.min() < 0)))
         return RawImage(values, bits, None, inverted, windows, valid)
     if mode == "PALETTE COLOR":
-        array = _colours(array, head)
+        # The colours of a palette (PS3.3, C.7.6.3.1.5), (H, W, 3) uint8; its full range is black to white.
+        names = [f"{colour}PaletteColorLookupTable" for colour in ("Red", "Green", "Blue")]
+        if not all(f"{name}Data" in head for name in names):  # in segments
+            from pydicom.pixels import apply_color_lut
+
+            array = apply_color_lut(array, head)[..., :3]
+        else:
+            tables = [_table(head[f"{name}Descriptor"].value, head[f"{name}Data"].value, head) for name in names]
+            array = np.stack([_look_up(array, *table[:2]) for table in tables], axis=-1)
+        array = (array >> 8).astype(np.uint8) if array.dtype == np.uint16 else array
     if array.ndim != 3 or array.shape[2] != 3:
         raise DataError(f"{path}: {mode} pixels of shape {array.shape}", "export it as RGB")
     if bits > 8 and array.dtype != np.uint8:
@@ -206,19 +215,6 @@ def _groups(head: Any, index: int, sequence: str) -> Iterator[Any]:
     for item in (*frames[index : index + 1], *(head.get("SharedFunctionalGroupsSequence") or [])[:1]):
         yield from (item.get(sequence) or [])[:1]
     yield head
-
-
-def _colours(array: np.ndarray, head: Any) -> np.ndarray:
-    """The colours of a palette (PS3.3, C.7.6.3.1.5), (H, W, 3) uint8; its full range is black to white."""
-    names = [f"{colour}PaletteColorLookupTable" for colour in ("Red", "Green", "Blue")]
-    if not all(f"{name}Data" in head for name in names):  # in segments
-        from pydicom.pixels import apply_color_lut
-
-        array = apply_color_lut(array, head)[..., :3]
-    else:
-        tables = [_table(head[f"{name}Descriptor"].value, head[f"{name}Data"].value, head) for name in names]
-        array = np.stack([_look_up(array, *table[:2]) for table in tables], axis=-1)
-    return (array >> 8).astype(np.uint8) if array.dtype == np.uint16 else array
 
 
 def _look_up(array: np.ndarray, first: int, entries: np.ndarray) -> np.ndarray:

@@ -76,7 +76,21 @@ def looks_like_a_person(text: str) -> str | None:
 def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
     """Names, never values, of metadata fields that look like a person or locate the picture."""
     if data[128:132] == b"DICM" or path.suffix.lower() in (".dcm", ".dicom", ".ima"):
-        return _dicom(data)
+        signs = list[str]()  # filled fields, and signs of text in the picture
+        with QUIET, suppress(Exception):  # no pydicom; or a damaged file, which the decoder reports
+            import pydicom
+
+            tags = [*DICOM_FIELDS, "BurnedInAnnotation", "Modality", "PatientID"]
+            about = pydicom.dcmread(io.BytesIO(data), stop_before_pixels=True, specific_tags=tags, force=True)
+            for name in DICOM_FIELDS:
+                value = str(about.get(name, "") or "").strip(" ^=")
+                if value and not NO_PERSON.search(value) and value != str(about.get("PatientID", "")):
+                    signs.append(f"DICOM {name}")
+            if str(about.get("BurnedInAnnotation", "")).upper() == "YES":
+                signs.append("DICOM BurnedInAnnotation YES")
+            elif (modality := str(about.get("Modality", ""))) in BURNED:
+                signs.append(f"DICOM modality {modality} ({BURNED[modality]}), which often has text in the image")
+        return tuple(signs)
     head = data if data[:4] == b"\x89PNG" else data[: 1 << 18]
     if not any(mark in head for mark in MARKS):
         return ()
@@ -104,28 +118,6 @@ def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
             if (KEYS.search(str(key)) and not NO_PERSON.search(text)) or looks_like_a_person(text[:2000]):
                 fields.add(f"{image.format} text '{str(key)[:40]}'")
     return tuple(sorted(fields))
-
-
-@QUIET
-def _dicom(data: bytes) -> tuple[str, ...]:
-    """Filled fields of a DICOM file, and signs of text in the picture; empty without pydicom."""
-    try:
-        import pydicom
-    except ImportError:
-        return ()
-    fields = []
-    with suppress(Exception):  # the decoder reports a damaged file
-        tags = [*DICOM_FIELDS, "BurnedInAnnotation", "Modality", "PatientID"]
-        head = pydicom.dcmread(io.BytesIO(data), stop_before_pixels=True, specific_tags=tags, force=True)
-        for name in DICOM_FIELDS:
-            value = str(head.get(name, "") or "").strip(" ^=")
-            if value and not NO_PERSON.search(value) and value != str(head.get("PatientID", "")):
-                fields.append(f"DICOM {name}")
-        if str(head.get("BurnedInAnnotation", "")).upper() == "YES":
-            fields.append("DICOM BurnedInAnnotation YES")
-        elif (modality := str(head.get("Modality", ""))) in BURNED:
-            fields.append(f"DICOM modality {modality} ({BURNED[modality]}), which often has text in the image")
-    return tuple(fields)
 
 
 # --- what one decode gives

@@ -2,7 +2,7 @@
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
@@ -46,8 +46,9 @@ def read_header(path: Path) -> ImageHeader:
             deep = array.dtype not in (bool, np.uint8)
             return ImageHeader("NPY", MODES[channels], bits, width, height, frames, 1, deep)
         if head.startswith(TIFF):
-            frames, page = _tiff_pages(path, stream)
-            first = page(0)
+            pages, first = _tiff_pages(path, stream)
+            stream.seek(pages[0])
+            first.load(stream)  # type: ignore[no-untyped-call]
             bits, kind = _tiff_depth(first)
             try:
                 with Image.open(stream, formats=FORMATS) as image:
@@ -55,9 +56,9 @@ def read_header(path: Path) -> ImageHeader:
             except UnidentifiedImageError:
                 mode = f"{first.get(277, 1)} x {bits} bits"
             size = int(first.get(256, 0)), int(first.get(257, 0))
-            return ImageHeader("TIFF", mode, bits, *size, frames, _orientation(first), bits > 8 or kind > 1)
+            return ImageHeader("TIFF", mode, bits, *size, len(pages), _orientation(first), bits > 8 or kind > 1)
         with Image.open(stream, formats=FORMATS) as image:
-            frames, bits = _frames_and_bits(image, stream, head)
+            frames, bits, _ = _frames_and_bits(image, stream, head)
             turned, name = _orientation(image.getexif()), str(image.format)
             return ImageHeader(name, image.mode, bits, *image.size, frames, turned, bits > 8)
 
@@ -66,16 +67,29 @@ def read(path: Path, frame: int | None) -> RawImage | Image.Image:
     """Decode. Raises DataError; errors of Pillow and NumPy."""
     with path.open("rb") as stream:
         head = stream.read(26)
-        if head.startswith(NUMPY):
-            return _read_array(path, frame)
+        if head.startswith(NUMPY):  # uint8 and bool as an 8-bit image, other types as a `RawImage`
+            array, (frames, height, width, channels) = _open_array(path)
+            index = pick_frame(path, frames, frame)
+            refuse_large(path, width, height, max(4, channels * array.dtype.itemsize))
+            part = array if frames == 1 and array.ndim < 4 else array[index]
+            shown = np.asarray(part.reshape(height, width, channels))
+            if shown.dtype == bool:
+                shown = shown.astype(np.uint8) * 255
+            shown = np.ascontiguousarray(shown[..., 0] if channels == 1 else shown)
+            if shown.dtype == np.uint8:
+                return Image.fromarray(shown)
+            if channels in (2, 4):
+                problem = f"{path}: {channels} channels of {shown.dtype}, expected 1 or 3: "
+                raise DataError(f"{problem}it is unknown which one is opacity", "save 1 or 3 channels, or uint8")
+            return RawImage(shown.astype(shown.dtype.newbyteorder("="), copy=False), 8 * shown.dtype.itemsize)
         if head.startswith(TIFF):
             return _read_tiff(path, stream, frame)
         with Image.open(stream, formats=FORMATS) as image:
             refuse_large(path, *image.size, pixel_bytes=1 if image.mode in ("1", "L", "P") else 4)
-            frames, bits = _frames_and_bits(image, stream, head)
+            frames, bits, codestream = _frames_and_bits(image, stream, head)
             index = pick_frame(path, frames, frame)
             if bits > 8:
-                return _read_deep(path, stream, image, head, index)
+                return _read_deep(path, stream, image, head, codestream, index)
             if image.format in ("JPEG", "MPO"):
                 at = stream.tell()
                 stream.seek(0)
@@ -98,31 +112,31 @@ def _orientation(tags: Mapping[int, Any]) -> int:
     return tag if isinstance(tag, int) and 1 <= tag <= 8 else 1
 
 
-def _frames_and_bits(image: Image.Image, stream: IO[bytes], head: bytes) -> tuple[int, int]:
-    """Number of frames, of which an MPO of a camera has one: its further frames are previews; and bits per channel.
+def _frames_and_bits(image: Image.Image, stream: IO[bytes], head: bytes) -> tuple[int, int, Stream | None]:
+    """Number of frames, of which an MPO of a camera has one: its further frames are previews; bits per channel; and the
+    codestream of a JPEG 2000.
 
     Pillow's mode is no guide: Pillow silently cuts 16-bit colour to 8 bits.
     """
     frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
     if head.startswith(PNG) and head[24] == 16:
-        return frames, 16
-    if image.format == "JPEG2000" and (codestream := _codestream(stream)) is not None:
-        return frames, codestream.bits
-    return frames, 1 if image.mode == "1" else 8
+        return frames, 16, None
+    if image.format == "JPEG2000":
+        at = stream.tell()
+        stream.seek(0)
+        codestream = read_stream(stream.read(HEAD))
+        stream.seek(at)
+        if codestream is not None:
+            return frames, codestream.bits, codestream
+    return frames, 1 if image.mode == "1" else 8, None
 
 
-def _codestream(stream: IO[bytes]) -> Stream | None:
-    at = stream.tell()
-    stream.seek(0)
-    codestream = read_stream(stream.read(HEAD))
-    stream.seek(at)
-    return codestream
-
-
-def _read_deep(path: Path, stream: IO[bytes], image: Image.Image, head: bytes, index: int) -> RawImage:
-    """PNG of 16 bits, JPEG 2000 of more than 8."""
+def _read_deep(
+    path: Path, stream: IO[bytes], image: Image.Image, head: bytes, codestream: Stream | None, index: int
+) -> RawImage:
+    """PNG of 16 bits, JPEG 2000 of more than 8, whose codestream this is."""
     turned = _orientation(image.getexif())
-    if image.format == "PNG":
+    if codestream is None:
         if head[25] == 0:  # grey without alpha
             if index:
                 refuse_large(path, *image.size, (index + 1) // 10)
@@ -134,8 +148,6 @@ def _read_deep(path: Path, stream: IO[bytes], image: Image.Image, head: bytes, i
         values, alpha = _opencv(path, stream, index, np.dtype(np.uint16), image.size, animated=index > 0)
         grey = head[25] == 4
         return RawImage(values[..., 0] if grey and values.ndim == 3 else values, 16, alpha, orientation=turned)
-    codestream = _codestream(stream)
-    assert codestream is not None
     if codestream.components == 1:
         # Pillow stretches to 16 bits, and adds half of the range to signed values.
         signed = np.asarray(image).astype(np.int32) >> max(0, 16 - codestream.bits)
@@ -186,9 +198,10 @@ def _opencv(
 
 
 def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | Image.Image:
-    frames, page = _tiff_pages(path, stream)
-    index = pick_frame(path, frames, frame)
-    tags = page(index)
+    pages, tags = _tiff_pages(path, stream)
+    index = pick_frame(path, len(pages), frame)
+    stream.seek(pages[index])
+    tags.load(stream)  # type: ignore[no-untyped-call]
     (bits, kind), samples = _tiff_depth(tags), int(tags.get(277, 1))
     size = int(tags.get(256, 0)), int(tags.get(257, 0))
     deep = bits > 8 or kind > 1
@@ -226,16 +239,14 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
 
 def _tiff_depth(tags: Tags) -> tuple[int, int]:
     """BitsPerSample, the most of all channels; SampleFormat: 1 unsigned, 2 signed, 3 floating point."""
-
-    def most(tag: int) -> int:
-        value = tags.get(tag, 1)
-        return max(value, default=1) if isinstance(value, tuple) else int(value)
-
-    return most(258), most(339)
+    values = tags.get(258, 1), tags.get(339, 1)
+    bits, kind = (max(value, default=1) if isinstance(value, tuple) else int(value) for value in values)
+    return bits, kind
 
 
-def _tiff_pages(path: Path, stream: IO[bytes]) -> tuple[int, Callable[[int], Tags]]:
-    """The number of pages, and a function for the tags of one (TIFF 6.0, section 2; BigTIFF has numbers of 8 bytes)."""
+def _tiff_pages(path: Path, stream: IO[bytes]) -> tuple[list[int], Tags]:
+    """Where the tags of each page are, and no tags, to `load` them (TIFF 6.0, section 2; BigTIFF has numbers of 8
+    bytes)."""
     stream.seek(0)
     head = stream.read(8)
     big = head[2:4] == b"+\x00"
@@ -258,31 +269,7 @@ def _tiff_pages(path: Path, stream: IO[bytes]) -> tuple[int, Callable[[int], Tag
         at = number(stream.read(offset), offset)
     if not pages:
         raise DataError(f"{path}: cannot be decoded (a TIFF without a page)", "copy it again, or remove it")
-
-    def tags(index: int) -> Tags:
-        page = Tags(head)
-        stream.seek(list(pages)[index])
-        page.load(stream)  # type: ignore[no-untyped-call]
-        return page
-
-    return len(pages), tags
-
-
-def _read_array(path: Path, frame: int | None) -> RawImage | Image.Image:
-    """(H, W) or (H, W, C): uint8 and bool as an 8-bit image, other types as a `RawImage`. Raises DataError."""
-    array, (frames, height, width, channels) = _open_array(path)
-    index = pick_frame(path, frames, frame)
-    refuse_large(path, width, height, max(4, channels * array.dtype.itemsize))
-    shown = np.asarray((array if frames == 1 and array.ndim < 4 else array[index]).reshape(height, width, channels))
-    if shown.dtype == bool:
-        shown = shown.astype(np.uint8) * 255
-    shown = np.ascontiguousarray(shown[..., 0] if channels == 1 else shown)
-    if shown.dtype == np.uint8:
-        return Image.fromarray(shown)
-    if channels in (2, 4):
-        problem = f"{path}: {channels} channels of {shown.dtype}, expected 1 or 3: it is unknown which one is opacity"
-        raise DataError(problem, "save 1 or 3 channels, or uint8")
-    return RawImage(shown.astype(shown.dtype.newbyteorder("="), copy=False), 8 * shown.dtype.itemsize)
+    return list(pages), Tags(head)
 
 
 def _open_array(path: Path) -> tuple[np.ndarray, tuple[int, ...]]:
@@ -309,7 +296,19 @@ def _open_array(path: Path) -> tuple[np.ndarray, tuple[int, ...]]:
 def read_stream(data: bytes) -> Stream | None:
     """Size and depth of a stream, or None if there is none."""
     if data[:2] == b"\xff\xd8":
-        return _jpeg(data)
+        at = 2
+        while at + 9 < len(data) and data[at] == 0xFF:
+            marker = data[at + 1]
+            if marker == 0xFF:  # padding
+                at += 1
+            elif marker in FRAME_MARKERS:
+                bits, height, width, components = struct.unpack_from(">BHHB", data, at + 4)
+                return Stream(width, height, components, bits)
+            elif marker == 0x01 or 0xD0 <= marker <= 0xD7:
+                at += 2
+            else:
+                at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        return None
     start = data.find(b"\xff\x4f\xff\x51")  # a bare codestream, or one in the boxes of a .jp2
     if start < 0 or len(data) - start < 45:
         return None
@@ -320,17 +319,3 @@ def read_stream(data: bytes) -> Stream | None:
         return None
     bits = 1 + max(depth & 0x7F for depth in depths)
     return Stream(right - left, bottom - top, components, bits, any(depth & 0x80 for depth in depths))
-
-
-def _jpeg(data: bytes) -> Stream | None:
-    at = 2
-    while at + 9 < len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xFF:  # padding
-            at += 1
-        elif marker in FRAME_MARKERS:
-            bits, height, width, components = struct.unpack_from(">BHHB", data, at + 4)
-            return Stream(width, height, components, bits)
-        else:
-            at += 2 if marker == 0x01 or 0xD0 <= marker <= 0xD7 else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None

@@ -69,15 +69,10 @@ def refuse_large(path: Path, width: int, height: int, pixel_bytes: int = 1) -> N
     if width < 1 or height < 1:
         raise DataError(f"{path}: {width} x {height} px, expected at least 1 x 1", "copy it again, or remove it")
     if width * height > PIXELS:
-        raise too_large(path, f"{width:,} x {height:,} px, ")
+        raise TooLargeError(f"{path}: {width:,} x {height:,} px, more than {PIXELS:,} pixels, refused", SMALLER)
     if width * height * pixel_bytes > BYTES:
         problem = f"{path}: {width * height * pixel_bytes:,} bytes of pixels, more than {BYTES:,}, refused"
         raise TooLargeError(problem, SMALLER)
-
-
-def too_large(path: Path, size: str = "") -> TooLargeError:
-    """The error for an image of more than `PIXELS`; `size` in words and with a comma, where it is known."""
-    return TooLargeError(f"{path}: {size}more than {PIXELS:,} pixels, refused", SMALLER)
 
 
 def to_mode(image: Image.Image, channels: int) -> Image.Image:

@@ -27,11 +27,6 @@ class Linear(NamedTuple):
             return cls(centre - width / 2, centre + width / 2)
         return cls(centre - 0.5 - (width - 1) / 2, centre - 0.5 + (width - 1) / 2)
 
-    @property
-    def text(self) -> str:
-        """Centre and width, as `--window` of predict takes them."""
-        return f"{(self.low + self.high + 1) / 2:g}/{self.high - self.low + 1:g}"
-
     def grey(self, x: np.ndarray) -> np.ndarray:
         """Float values -> 0..255 in place, or a new array."""
         if self.high <= self.low:
