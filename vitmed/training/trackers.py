@@ -184,8 +184,15 @@ class Tracking:
                 tracker.finish(self._files, state)
 
     def start(self, config: Config) -> None:
-        """Begin, or go on with what trackers.json names."""
-        settings = tracked_settings(config)
+        """Begin, or go on with what trackers.json names. Trackers get every setting as "train.lr": "0.0005", of the
+        data folder the name alone, and no other place."""
+        sections = without_places(config).model_dump()
+        sections["data"]["root"] = Path(config.data.root or "").resolve().name
+        settings = {
+            f"{section}.{field}": value if isinstance(value, str) else json.dumps(value)
+            for section, fields in sections.items()
+            for field, value in fields.items()
+        }
         for name in self._names:
             with self._calling(name):
                 tracker = TRACKERS[name]()
@@ -235,14 +242,3 @@ class Tracking:
         finally:
             for key in set(os.environ) - set(before):  # wandb leaves one of its own
                 del os.environ[key]
-
-
-def tracked_settings(config: Config) -> dict[str, str]:
-    """{"train.lr": "0.0005"}: every setting, of the data folder the name alone, and no other place."""
-    sections = without_places(config).model_dump()
-    sections["data"]["root"] = Path(config.data.root or "").resolve().name
-    return {
-        f"{section}.{name}": value if isinstance(value, str) else json.dumps(value)
-        for section, fields in sections.items()
-        for name, value in fields.items()
-    }

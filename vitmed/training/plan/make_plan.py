@@ -37,7 +37,7 @@ from vitmed.models.weights.pretrained import Weights, config_for_weights, open_w
 from vitmed.training.losses import LEARNING
 from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
-from vitmed.training.plan.time import CANDIDATES, MOST_KNEES, Forecast, Forecaster, Networks, check_time, time_line
+from vitmed.training.plan.time import CANDIDATES, MOST_KNEES, Forecaster, Networks, check_time, time_line
 
 SIDES, ENOUGH, PLENTY = (160, 128, 96, 64), 4, 5000  # px of smaller inputs for weights; passes; images in all passes
 SAMPLE = 200  # training images whose size is read
@@ -270,7 +270,14 @@ def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> li
     if seconds is None or "epochs" in fields_set(config, "train"):
         return []
     usual = plan_settings(config, inputs)[1]
-    if (networks := _networks(config, inputs, forecaster, usual)) is not None:
+    if inputs.scratch and not FIXING & fields_set(config, "model"):  # nobody decides the network
+        rows = [row for row in CANDIDATES if row.least <= inputs.images]
+        networks = Networks(
+            rows,
+            inputs,
+            batch=usual.train.batch_size * usual.train.accumulate,
+            forecast_of=lambda rule: forecaster.of(from_scratch(plan_settings(config, inputs, [rule])[1])),
+        )
         return [networks.choose(seconds)]
     who, what = ("you chose", "") if inputs.scratch else ("the weights decide", "its input and ")
     why = f"{who} the network, so the time decides only {what}the epochs"
@@ -300,18 +307,6 @@ def input_for_time(settings: list[PlannedSetting], config: Config, forecaster: F
     why = f"at {largest} px the time is enough for fewer than {ENOUGH} passes and {PLENTY:,} images; "
     why += "a quarter of the tokens has four times as many"
     return [PlannedSetting("model.image_size", side, f"--time {duration_text(seconds)}", why), *settings], tried
-
-
-def _networks(config: Config, inputs: PlanInputs, forecaster: Forecaster, usual: Config) -> Networks | None:
-    """What time may choose from scratch, in batches of the usual plan; None where weights or you decide the network."""
-    if not inputs.scratch or FIXING & fields_set(config, "model"):
-        return None
-    rows = [row for row in CANDIDATES if row.least <= inputs.images]
-
-    def forecast_of(rule: Rule) -> Forecast:
-        return forecaster.of(from_scratch(plan_settings(config, inputs, [rule])[1]))
-
-    return Networks(rows, inputs, usual.train.batch_size * usual.train.accumulate, forecast_of)
 
 
 def time_needed(plan: Plan) -> tuple[float, str, str]:
