@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from vitmed.core.config import Config
-from vitmed.core.errors import CheckpointError
+from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import store_paths
 from vitmed.core.messages import bar, say, show, warn
@@ -67,7 +67,10 @@ class Finetune(Task[Config]):
         """Build a network before training, from weights or random numbers, and report what it learns from; `start` says
         where other weights come from. Raises VitmedError for sizes or weights that do not fit."""
         train = images_of(splits, Preprocessing.of(config))["train"]
-        session.ranks.check_batch(min(config.train.batch_size, len(train)))
+        total, processes = min(config.train.batch_size, len(train)), session.ranks.world
+        if total < processes:
+            problem = f"a batch of {counted(total, 'image')} for {processes} processes, expected at least one for each"
+            raise UsageError(problem, f"fewer processes, or --batch-size {processes} or more")
         with seeded(config.train.seed):
             model = ViT(config.model, splits.outputs)
             LEARNING[splits.target.kind].start(model, train.targets, config)

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from vitmed.core.config import Config
@@ -159,7 +159,7 @@ def check_trackers(names: Sequence[str]) -> None:
                 raise UsageError(f"--track {name} needs one more package: {package}", f"pip install 'vitmed[{name}]'")
 
 
-class Tracking:
+class Tracking(contextlib.AbstractContextManager["Tracking"]):
     """The trackers of a run, which they follow until the block ends, in whatever state. trackers.json keeps their ids,
     and how many epochs each has."""
 
@@ -171,9 +171,6 @@ class Tracking:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # damaged: they begin anew
             runs = json.loads(folder.trackers.read_text(encoding="utf-8"))
             self._known = {name: {"id": str(run["id"]), "epochs": int(run["epochs"])} for name, run in runs.items()}
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Attach the files and end."""

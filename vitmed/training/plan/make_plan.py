@@ -37,7 +37,7 @@ from vitmed.models.weights.pretrained import Weights, config_for_weights, open_w
 from vitmed.training.losses import LEARNING
 from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
-from vitmed.training.plan.time import CANDIDATES, MOST_KNEES, Forecaster, Networks, check_time, time_line
+from vitmed.training.plan.time import CANDIDATES, MOST_KNEES, Forecaster, check_time, choose_network, time_line
 
 SIDES, ENOUGH, PLENTY = (160, 128, 96, 64), 4, 5000  # px of smaller inputs for weights; passes; images in all passes
 SAMPLE = 200  # training images whose size is read
@@ -164,11 +164,10 @@ def with_choice(config: Config, forecaster: Forecaster) -> tuple[Config, Weights
 
 def check_names(config: Config) -> None:
     """Raise UsageError, which lists the known names, for a name that is not in its table."""
-    names = {"model": config.model.name, "policy": config.augment.policy, "metric": config.train.monitor}
-    tables: dict[str, Any] = {"model": SIZES, "policy": POLICIES, "metric": ALL_METRICS}
-    for what, name in names.items():
-        if name not in tables[what]:
-            raise unknown_key(what, name, tables[what])
+    model, policy, metric = config.model.name, config.augment.policy, config.train.monitor
+    for what, name, table in ("model", model, SIZES), ("policy", policy, POLICIES), ("metric", metric, ALL_METRICS):
+        if name not in table:
+            raise unknown_key(what, name, table)
 
 
 def split_images(config: Config) -> tuple[Config, Splits]:
@@ -272,13 +271,11 @@ def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> li
     usual = plan_settings(config, inputs)[1]
     if inputs.scratch and not FIXING & fields_set(config, "model"):  # nobody decides the network
         rows = [row for row in CANDIDATES if row.least <= inputs.images]
-        networks = Networks(
-            rows,
-            inputs,
-            batch=usual.train.batch_size * usual.train.accumulate,
-            forecast_of=lambda rule: forecaster.of(from_scratch(plan_settings(config, inputs, [rule])[1])),
+        batch = usual.train.batch_size * usual.train.accumulate
+        rule = choose_network(
+            rows, inputs, batch, seconds, lambda r: forecaster.of(from_scratch(plan_settings(config, inputs, [r])[1]))
         )
-        return [networks.choose(seconds)]
+        return [rule]
     who, what = ("you chose", "") if inputs.scratch else ("the weights decide", "its input and ")
     why = f"{who} the network, so the time decides only {what}the epochs"
     return [Rule(f"--time {duration_text(seconds)}", {}, {"train.epochs": MOST_KNEES * usual.train.epochs}, why)]
