@@ -155,7 +155,6 @@ class TorchNetwork(Network):
 
     @property
     def batch(self) -> int:  # type: ignore[override]  # the threads of the caller count
-        """Images that it computes at once."""
         return self._batch or batch_size(self.model.tokens * self.model.width, self.where, self.arithmetic)
 
     @batch.setter

@@ -51,9 +51,6 @@ class LinearHead:
         """(S, D) -> (S, K) float32."""
         return (features @ self.weight.T + self.bias).astype(np.float32)
 
-    def state(self) -> dict[str, torch.Tensor]:
-        return {"head.weight": torch.from_numpy(self.weight), "head.bias": torch.from_numpy(self.bias)}
-
 
 def fit_head(train: Part, val: Part, classes: int, progress: Progress = lambda done, total: None) -> LinearHead:
     """Multinomial logistic regression with the L2 penalty that has the lowest log loss on validation, from features
@@ -205,13 +202,14 @@ def fit_baselines(run: Run[Config], task: Finetune) -> Baselines:
                 return frozen_features(task.model, run.images[split], advance)
 
         head = fit_logistic(features, run.splits, run.images, "the pretrained features")
+        fitted = {"head.weight": torch.from_numpy(head.weight), "head.bias": torch.from_numpy(head.bias)}
         record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
         place = run.folder.best if train.freeze else run.folder.baseline
-        parts = {"weights": merged(task.model) | head.state(), "record": record, "fingerprints": task.fingerprints}
+        parts = {"weights": merged(task.model) | fitted, "record": record, "fingerprints": task.fingerprints}
         save_checkpoint(place, run.config, run.splits, run.hashes, task.seen, **parts)
         if train.probe_first:
             for network in (task.model, run.state.evaluated_model):
-                network.load_state_dict(head.state(), strict=False)
+                network.load_state_dict(fitted, strict=False)
 
     def frozen(split: str) -> np.ndarray:
         images, saved = run.images[split], load_checkpoint(run.folder.baseline)

@@ -183,7 +183,6 @@ def split_images(config: Config) -> tuple[Config, Splits]:
         numbers = np.array([sample.targets[0] for sample in splits.samples["train"]])
         values = {"centre": float(numbers.mean()), "spread": float(numbers.std()) or 1.0}
         splits = replace(splits, target=splits.target.model_copy(update=values))
-    check_against_splits(config, splits)
     return config, splits
 
 
@@ -208,8 +207,24 @@ def _warn_of_idle(config: Config) -> None:
         warn("train.ema_decay has no effect without train.ema")
 
 
-def check_against_splits(config: Config, splits: Splits) -> None:
-    """Raises UsageError or DataError for a setting that does not go with the classes or the columns of the table."""
+def config_of_target(config: Config, splits: Splits) -> Config:
+    """The configuration with what follows from the kind of label.
+
+    Raises UsageError or DataError for a setting that does not go with it, the classes or the columns of the table.
+    """
+    kind, values = splits.target.kind, dict[str, Any]()
+    if config.train.monitor != TARGETS[kind].monitor and "monitor" not in fields_set(config, "train"):
+        values["train.monitor"] = TARGETS[kind].monitor
+    if kind == "grades" and not config.evaluate.ordinal:
+        values["evaluate.ordinal"] = list(splits.classes)
+    config = with_values(config, values)
+    refuse_idle(config, kind)
+    learning, train = LEARNING[kind], config.train
+    ranking = tuple(name for name in TARGETS[kind].metrics if name in RANKING)
+    rows = ("train.balance", train.balance, learning.balances), ("train.monitor", train.monitor, ranking)
+    for name, value, good in rows:
+        if value not in good:
+            raise UsageError(f"{name} {value}: not for {kind}", f"one of {', '.join(good)}")
     if (positive := config.data.positive) is not None:
         if len(splits.classes) != 2:
             problem = f"--positive {positive}: there are {len(splits.classes)} classes; a positive class is one of two"
@@ -225,28 +240,10 @@ def check_against_splits(config: Config, splits: Splits) -> None:
     for samples in splits.samples.values():
         cells, paths = cells_of(samples, splits.columns), [sample.path for sample in samples]
         check_readers(config.evaluate, cells, paths, splits.classes)
-
-
-def config_of_target(config: Config, splits: Splits) -> Config:
-    """The configuration with what follows from the kind of label. Raises UsageError for what does not go with it."""
-    kind, values = splits.target.kind, dict[str, Any]()
-    if config.train.monitor != TARGETS[kind].monitor and "monitor" not in fields_set(config, "train"):
-        values["train.monitor"] = TARGETS[kind].monitor
-    if kind == "grades" and not config.evaluate.ordinal:
-        values["evaluate.ordinal"] = list(splits.classes)
-    config = with_values(config, values)
-    refuse_idle(config, kind)
-    learning, train = LEARNING[kind], config.train
-    ranking = tuple(name for name in TARGETS[kind].metrics if name in RANKING)
-    rows = ("train.balance", train.balance, learning.balances), ("train.monitor", train.monitor, ranking)
-    for name, value, good in rows:
-        if value not in good:
-            raise UsageError(f"{name} {value}: not for {kind}", f"one of {', '.join(good)}")
     return config
 
 
 def plan_inputs(config: Config, splits: Splits, weights: Weights | None, device: torch.device) -> PlanInputs:
-    """What the rules depend on."""
     counts = [1] if splits.bins else splits.counts("train")
     return PlanInputs(
         weights=SCRATCH if weights is None else weights.kind,
