@@ -244,12 +244,12 @@ class Run(Generic[AnyConfig]):
 
     def _tick(self) -> None:
         """Before every step, note the time used, and of a limited time rank 0's share."""
-        state, limit, after = self.state, self.config.train.time, self.task.seconds_after
+        state, task, limit = self.state, self.task, self.config.train.time
         state.spent = self.session.clock.seconds()
         if limit is not None:
-            share = self.ranks.first(lambda: share_of_time(state.spent, limit - after(self), *self.begun))
+            share = self.ranks.first(lambda: share_of_time(state.spent, limit - task.seconds_after(self), *self.begun))
             state.share = max(state.share, share)
-        self.task.before_step(self)
+        task.before_step(self)
 
     def _set_parts(self, micro_batch: int, grad_checkpointing: bool) -> None:
         """Change how many images are computed at once, from the next batch and in the configuration."""
