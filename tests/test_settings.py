@@ -50,7 +50,7 @@ from vitmed.report.evaluate import note_prevalence
 from vitmed.studies.one_run import TrainResult
 from vitmed.training.losses import objective_of
 from vitmed.training.optimiser import parameter_groups
-from vitmed.training.plan.make_plan import LAST_KEPT, check_against_splits, config_of_target, make_plan
+from vitmed.training.plan.make_plan import LAST_KEPT, config_of_target, make_plan
 
 KINDS = ("two", "three", "grades", "findings", "number")  # classes are two or more, which settings tell apart
 OF = {"two": "classes", "three": "classes"}
@@ -520,7 +520,6 @@ def refusal(config: Config, kind: str) -> str:
     try:
         splits = make_splits(config.data, ordinal=config.evaluate.ordinal)
         config = config_of_target(config, splits)
-        check_against_splits(config, splits)
         asked_point(config.evaluate, splits.choices)
         note_prevalence(config.evaluate, splits.target.kind, splits.classes, notes)
     except VitmedError as error:

@@ -26,7 +26,8 @@ from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.training.loop import optimiser_step
 from vitmed.training.losses import objective_of
-from vitmed.training.pretraining import build_mae, masked_objective
+from vitmed.training.pretraining import Pretrain, build_mae
+from vitmed.training.run import Session
 from vitmed.training.train_state import new_state
 
 META = torch.device("meta")
@@ -121,7 +122,7 @@ def test_a_step_of_training(monkeypatch: pytest.MonkeyPatch, fields: dict[str, A
 def test_a_step_of_pretraining() -> None:
     config = PretrainConfig(model=asked(model__stem="patch", model__pool="cls").model)
     mae = build_mae(ViT(config.model, 1), config).to(META)
-    objective = masked_objective(mae.patches, images().preprocessing, FP32)
+    objective = Pretrain(mae).objective(config, images(), Session(META, FP32))
     with Waits() as waits:
         objective.part(mae, objective.prepare(*BATCH)).backward()
     assert waits.found == []

@@ -11,15 +11,11 @@ from torch import nn
 
 from vitmed.core.config import PretrainConfig
 from vitmed.core.load_config import load_config
+from vitmed.inference.predict import FP32
 from vitmed.models.vit import ViT
-from vitmed.training.optimiser import (
-    MovingAverage,
-    adamw,
-    ema_decay,
-    learning_rate,
-    parameter_groups,
-    set_learning_rate,
-)
+from vitmed.training.loop import optimiser_step
+from vitmed.training.optimiser import MovingAverage, adamw, ema_decay, learning_rate, parameter_groups
+from vitmed.training.train_state import new_state
 
 
 def network(stem: str = "patch", depth: int = 3, **fields: object) -> ViT:
@@ -71,9 +67,10 @@ def test_layer_decay_by_hand() -> None:
     for name, factor in scale.items():
         start = next(key for key in expected if name.startswith(key))
         assert factor == expected[start], name
-    optimiser = adamw(model, load_config(None, {"train.weight_decay": 0.05, "train.layer_decay": 0.5}))
-    set_learning_rate(optimiser, 0.8)
-    by_name = {names[id(p)]: group["lr"] for group in optimiser.param_groups for p in group["params"]}
+    config = load_config(None, {"train.weight_decay": 0.05, "train.layer_decay": 0.5})
+    state = new_state(model, config, 1, torch.device("cpu"), FP32)
+    optimiser_step(state, 0.8, None)
+    by_name = {names[id(p)]: group["lr"] for group in state.optimiser.param_groups for p in group["params"]}
     assert by_name["head.weight"] == 0.8 and by_name["blocks.0.attn.qkv.bias"] == pytest.approx(0.1)
 
 
@@ -82,7 +79,6 @@ def test_one_step_of_adamw_by_hand() -> None:
     model = network()
     weight, bias = model.head.weight, model.head.bias
     optimiser = adamw(model, load_config(None, {"train.lr": 0.01, "train.weight_decay": 0.5, "train.layer_decay": 1.0}))
-    set_learning_rate(optimiser, 0.01)
     before_weight, before_bias = weight.detach().clone(), bias.detach().clone()
     weight.grad, bias.grad = torch.full_like(weight, 3.0), torch.full_like(bias, -2.0)
     optimiser.step()

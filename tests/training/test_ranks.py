@@ -26,12 +26,13 @@ from vitmed import train
 from vitmed.core.errors import DataError, EndedByCaller, GateError, OutOfMemoryError, Reported, UsageError, VitmedError
 from vitmed.core.load_config import load_config
 from vitmed.data.loading import EpochBatches, Images
-from vitmed.data.samples import Sample
+from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
 from vitmed.training import environment
 from vitmed.training import run as runs
 from vitmed.training.early_stopping import validate
+from vitmed.training.finetune import Finetune
 from vitmed.training.loop import Batch, Control, Gradients
 from vitmed.training.processes import Ranks
 from vitmed.training.train_state import new_state
@@ -62,8 +63,11 @@ def test_every_image_is_predicted_and_collected_once(world: int) -> None:
 
 
 def test_more_processes_than_images_of_a_batch_are_refused() -> None:
+    samples = tuple(Sample(f"{i}.png", i % 2, None) for i in range(8))
+    splits = Splits(Path("not-read"), CLASSES, dict.fromkeys(("train", "val", "test"), samples), {})
+    session = runs.Session(torch.device("cpu"), runs.pick_precision("fp32", torch.device("cpu")), Ranks(0, 4))
     with pytest.raises(UsageError, match="a batch of 3 images for 4 processes"):
-        Ranks(0, 4).check_batch(3)
+        Finetune.new(tiny_config(train__batch_size=3), splits, session)
 
 
 def test_every_rank_and_every_part_draws_its_own_masks() -> None:

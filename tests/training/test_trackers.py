@@ -18,7 +18,7 @@ from vitmed.core.files import read_json_lines
 from vitmed.core.run_folder import RunFolder
 from vitmed.training import trackers
 from vitmed.training.run import Run
-from vitmed.training.trackers import check_trackers, tracked_settings
+from vitmed.training.trackers import Tracking, check_trackers
 
 SETTINGS = TINY | {"epochs": 2, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0}
 
@@ -85,7 +85,8 @@ def test_a_tracker_gets_every_epoch_and_the_result_though_another_fails(data: Pa
     assert found.files.keys() >= {"test/report.html"} and all(path.is_file() for path in found.files.values())
     assert "secret-folder" not in json.dumps(found.settings) and found.settings["data.root"] == "data"
     config = Config.model_validate({"data": {"root": "/home/somebody/images", "labels": "/home/somebody/t.csv"}})
-    assert "somebody" not in json.dumps(tracked_settings(config))
+    Tracking(["kept"], RunFolder(tmp_path)).start(config)
+    assert Kept.all[-1].settings["data.root"] == "images" and "somebody" not in json.dumps(Kept.all[-1].settings)
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from vitmed.imaging.choose_window import lost_outside
 from vitmed.imaging.decode import read_header
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.imaging.window import asked_window
-from vitmed.inference.open_model import IDLE_WINDOW, windowed_note
+from vitmed.inference.open_model import IDLE_WINDOW, WINDOWED
 from vitmed.inference.saved_model import Outputs, SavedModel
 from vitmed.metrics.predictions import Predictions
 
@@ -128,7 +128,7 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
         for sample in samples:
             with contextlib.suppress(DataError):  # an unreadable image is reported later
                 deep = deep or read_header(root / sample.path).needs_window
-        notes.append(f"Deep images are {windowed_note(window)}." if deep else IDLE_WINDOW.format(window))
+        notes.append(f"Deep images are {WINDOWED.format(window)}." if deep else IDLE_WINDOW.format(window))
     notes += [f"{lost}." for lost in lost_outside([root / sample.path for sample in samples], how.frame, window)]
     if any(sample.group is None for sample in samples):
         notes.insert(0, f"Patients are unknown. {UNKNOWN}")

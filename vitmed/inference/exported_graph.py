@@ -100,8 +100,15 @@ class _EnsembleMean(nn.Module):
         answers = [network(squares) for network in self.networks]
         scores = sum(share * pair[1] for share, pair in zip(self.shares, answers, strict=True))
         logits = [pair[0].double() for pair in answers]
-        if self.target.kind == "number":
-            return self._mixture(logits).float(), scores
+        if self.target.kind == "number":  # location and log scale of the mixture, standardised by the first target
+            values = torch.stack([t.centre + t.spread * z[:, 0] for t, z in zip(self.targets, logits, strict=True)])
+            scales = torch.stack([t.spread * z[:, 1].exp() for t, z in zip(self.targets, logits, strict=True)])
+            shares = torch.tensor(self.shares, dtype=torch.float64)[:, None]
+            centre = (shares * values).sum(dim=0)
+            variance = (shares * (scales**2 + values**2)).sum(dim=0) - centre**2
+            scale = torch.maximum(variance, (shares * scales).sum(dim=0) ** 2 * 1e-12).sqrt()
+            location, spread = (centre - self.target.centre) / self.target.spread, scale / self.target.spread
+            return torch.stack([location, spread.log()], dim=1).float(), scores
         parts = zip(self.shares, self.decide, logits, self.orders, strict=True)
         mean = sum(share * decide(z)[0].double()[:, order] for share, decide, z, order in parts)
         least = torch.finfo(torch.float32).tiny
@@ -109,17 +116,6 @@ class _EnsembleMean(nn.Module):
         if self.target.kind == "findings":
             joined = joined - (1 - mean).clamp(min=least).log()
         return joined.float(), scores
-
-    def _mixture(self, logits: Sequence[Tensor]) -> Tensor:
-        """Location and log scale of the mixture (B, 2), standardised by the first target."""
-        values = torch.stack([t.centre + t.spread * z[:, 0] for t, z in zip(self.targets, logits, strict=True)])
-        scales = torch.stack([t.spread * z[:, 1].exp() for t, z in zip(self.targets, logits, strict=True)])
-        shares = torch.tensor(self.shares, dtype=torch.float64)[:, None]
-        mean = (shares * values).sum(dim=0)
-        variance = (shares * (scales**2 + values**2)).sum(dim=0) - mean**2
-        scale = torch.maximum(variance, (shares * scales).sum(dim=0) ** 2 * 1e-12).sqrt()
-        centre, spread = self.target.centre, self.target.spread
-        return torch.stack([(mean - centre) / spread, (scale / spread).log()], dim=1)
 
 
 def decisions_of(policy: DecisionPolicy, target: Target, classes: tuple[str, ...]) -> nn.Module:

@@ -21,7 +21,7 @@ from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import has_magic
 from vitmed.imaging.raw_image import RawImage
 from vitmed.imaging.window import asked_window
-from vitmed.inference.open_model import open_model, open_network, windowed_note, with_window
+from vitmed.inference.open_model import WINDOWED, open_model, open_network, with_window
 from vitmed.inference.saved_model import SavedModel, check_precision
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER, NO, OOD_SCORE, YES
@@ -195,48 +195,50 @@ class Model:
         return predictions.probabilities
 
     def square(self, image: ImageLike) -> np.ndarray:
-        """What the network sees of an image: (S, S, C) uint8. Raises as `decoded`."""
+        """What the network sees of an image: (S, S, C) uint8. Raises as `seen`."""
         return self.seen(image)[0]
 
     def seen(self, image: ImageLike) -> tuple[np.ndarray, str]:
-        """What the network sees of an image, (S, S, C) uint8, and what to know of that. Raises as `decoded`."""
-        path, pixels = self.decoded(image)
-        window, deep = self.preprocessing.window, isinstance(pixels, RawImage)
-        windowed = asked_window(window) is not None
-        note = "" if window is None or deep != windowed else f"is {windowed_note(window)}" if windowed else FLAT
-        return self.preprocessing.square(path, pixels), note
+        """What the network sees of an image, (S, S, C) uint8, and what to know of that.
 
-    def decoded(self, image: ImageLike) -> tuple[Path, RawImage | Image.Image]:
-        """A name for messages, and what `decode` returns. Raises DataError; UsageError for DICOM without pydicom."""
-        how = self.preprocessing
+        Raises DataError; UsageError for DICOM without pydicom.
+        """
+        how, path = self.preprocessing, Path("image")  # a name for messages
+        pixels: RawImage | Image.Image  # as `decode` returns them
         if isinstance(image, str | Path):
-            return Path(image), decode(image, how.frame)
-        if isinstance(image, bytes):
+            path, pixels = Path(image), decode(image, how.frame)
+        elif isinstance(image, bytes):
             with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
                 file = Path(folder) / ("image.dcm" if has_magic(image[:132]) else "image.png")  # any name of an image
                 file.write_bytes(image)
                 try:
-                    return Path("image"), decode(file, how.frame)
+                    pixels = decode(file, how.frame)
                 except VitmedError as error:
                     problem = error.problem.replace(str(file), "image").removesuffix(", despite its name")
                     fix = "give a whole image" if "remove it" in error.fix else error.fix
                     raise type(error)(problem, fix) from None
-        if isinstance(image, np.ndarray):
-            return Path("array"), _raw(image)
-        if not isinstance(image, Image.Image):
+        elif isinstance(image, np.ndarray):
+            path, pixels = Path("array"), _raw(image)
+        elif isinstance(image, Image.Image):
+            lost = re.search(";16[BLN]", str(getattr(image, "tile", "")))  # of a file that is not decoded yet
+            if lost and not image.mode.startswith("I"):
+                problem = "image: 16 bits per channel, of which Pillow keeps 8"
+                raise DataError(problem, "name the file, or give its bytes")
+            try:
+                pixels = ImageOps.exif_transpose(image.copy())
+            except OSError as error:  # Pillow decodes only now
+                raise DataError(f"image: cannot be decoded ({error})", "give a whole image") from None
+            if image.mode.startswith("I") or image.mode == "F":  # more than 8 bits
+                # of a TIFF: low values are white, which Pillow leaves so
+                white = getattr(image, "tag_v2", {}).get(262) == 0
+                pixels = _raw(np.asarray(pixels), white)
+        else:
             fix = "name a file, or give its bytes, a Pillow image or a NumPy array (H, W, C)"
             raise DataError(f"an image of the type {type(image).__name__}", fix)
-        lost = re.search(";16[BLN]", str(getattr(image, "tile", "")))  # of a file that is not decoded yet
-        if lost and not image.mode.startswith("I"):
-            raise DataError("image: 16 bits per channel, of which Pillow keeps 8", "name the file, or give its bytes")
-        try:
-            upright = ImageOps.exif_transpose(image.copy())
-        except OSError as error:  # Pillow decodes only now
-            raise DataError(f"image: cannot be decoded ({error})", "give a whole image") from None
-        if not (image.mode.startswith("I") or image.mode == "F"):  # at most 8 bits
-            return Path("image"), upright
-        white = getattr(image, "tag_v2", {}).get(262) == 0  # of a TIFF: low values are white, which Pillow leaves so
-        return Path("image"), _raw(np.asarray(upright), white)
+        window, deep = how.window, isinstance(pixels, RawImage)
+        windowed = asked_window(window) is not None
+        note = "" if window is None or deep != windowed else f"is {WINDOWED.format(window)}" if windowed else FLAT
+        return how.square(path, pixels), note
 
     def predictions(self, squares: Sequence[np.ndarray], names: Sequence[str] = ()) -> Predictions:
         """The predictions of images as `square` returns them, with the policy applied."""

@@ -23,7 +23,7 @@ from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.choose_window import lost_outside
 from vitmed.imaging.decode import read_header
 from vitmed.imaging.preprocessing import JointPreprocessing, Preprocessing
-from vitmed.imaging.window import Window, asked_window
+from vitmed.imaging.window import asked_window
 from vitmed.inference.ensemble import Ensemble, EnsembleNetwork, load_ensemble
 from vitmed.inference.onnx_model import ONNX, OnnxModel, OnnxNetwork, load_onnx
 from vitmed.inference.saved_model import Network, Outputs, SavedModel
@@ -76,6 +76,8 @@ def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path
 
 
 IDLE_WINDOW = "--window {} changes nothing: no image has more than 8 bits"
+# of deep images that are answered by a model of 8-bit images
+WINDOWED = "shown to the model in the window {} (centre/width), which was asked for; it learnt from 8-bit images"
 Copies = Mapping[str, Path]  # address -> where its copy lies
 RAW = (
     "holds no decision policy: the probabilities are raw and the likeliest class is predicted; predict with the "
@@ -133,7 +135,7 @@ def files_for(
             deep[path] = read_header(path)
     flat = sum(not header.needs_window for header in deep.values())
     if window is not None and asked_window(window) is not None:
-        warn(IDLE_WINDOW.format(window) if flat and flat == len(deep) else f"deep images are {windowed_note(window)}")
+        warn(IDLE_WINDOW.format(window) if flat and flat == len(deep) else f"deep images are {WINDOWED.format(window)}")
     elif flat:
         found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
         warn(f"{found} not windowed; the model was trained on deeper ones")
@@ -164,11 +166,6 @@ def warn_of_seen(names: Sequence[str], saved: SavedModel) -> None:
         which = " and ".join(f"{seen[word]:,} in the {word} split" for word in sorted(seen))
         made = f"{seen.total():,} of {counted_doing(len(names), 'image', 'was', 'were')} used to make this model"
         warn(f"{made} ({which} of the run): numbers from them are too good")
-
-
-def windowed_note(window: Window) -> str:
-    """What to know of deep images that are answered by a model of 8-bit images, in words."""
-    return f"shown to the model in the window {window} (centre/width), which was asked for; it learnt from 8-bit images"
 
 
 def paths_of(images: str | Path | Iterable[str | Path]) -> list[str | Path]:

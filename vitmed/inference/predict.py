@@ -155,7 +155,6 @@ class TorchNetwork(Network):
 
     @property
     def batch(self) -> int:  # type: ignore[override]  # the threads of the caller count
-        """Images that it computes at once."""
         return self._batch or batch_size(self.model.tokens * self.model.width, self.where, self.arithmetic)
 
     @batch.setter
@@ -174,8 +173,16 @@ class TorchNetwork(Network):
             return torch.cat([*columns, *([features] if also_features else [])], dim=1)  # (B, K + 1 + D)
 
         def forward(x: torch.Tensor) -> torch.Tensor:
-            outputs = compute(x)
-            rows = self._near(outputs[:, : K + scored].cpu().numpy())
+            outputs, policy = compute(x), self.saved.policy
+            if self._deviations is None or policy is None:
+                return outputs
+            # In reduced precision what is near a border of the policy, or not finite, is computed again in fp32.
+            reduced = outputs[:, : K + scored].cpu().numpy()
+            finite = np.flatnonzero(np.isfinite(reduced).all(axis=1))
+            logits, scores = np.split(reduced[finite], [K], axis=1)
+            columns = score_column(scores[:, 0] if scored else None)
+            images = self.saved.predictions(("",) * len(finite), logits, columns)
+            rows = np.setdiff1d(np.arange(len(reduced)), finite[~policy.near(images, self._deviations)])
             if len(rows):
                 with torch.autocast(x.device.type, enabled=False):
                     outputs[rows] = compute(x[rows])
@@ -190,18 +197,6 @@ class TorchNetwork(Network):
             outputs = np.empty((0, K + scored + self.model.head.in_features * also_features), np.float32)
         logits, scores, features = np.split(outputs, [K, K + scored], axis=1)
         return Outputs(indices, logits, score_column(scores[:, 0] if scored else None), problems, features)
-
-    def _near(self, outputs: np.ndarray) -> np.ndarray:
-        """The rows of outputs (B, K + 1) in reduced precision that must be computed in fp32: near a border of the
-        policy, or not finite."""
-        policy = self.saved.policy
-        if self._deviations is None or policy is None:
-            return np.arange(0)
-        finite = np.flatnonzero(np.isfinite(outputs).all(axis=1))
-        logits, scores = np.split(outputs[finite], [self.saved.splits.outputs], axis=1)
-        names = ("",) * len(finite)
-        images = self.saved.predictions(names, logits, score_column(scores[:, 0] if scores.shape[1] else None))
-        return np.setdiff1d(np.arange(len(outputs)), finite[~policy.near(images, self._deviations)])
 
 
 def comparison(

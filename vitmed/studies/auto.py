@@ -30,7 +30,7 @@ from vitmed.studies.folds import CrossValidation
 from vitmed.studies.one_run import default_name
 from vitmed.studies.rank_weights import ALL_LOCAL, OF_RANKING
 from vitmed.studies.study import check_same_data, settings_of
-from vitmed.training.plan.make_plan import check_against_splits, config_of_target, make_plan, time_needed
+from vitmed.training.plan.make_plan import config_of_target, make_plan, time_needed
 from vitmed.training.plan.rules import fields_set
 from vitmed.training.plan.time import Clock, forward_share
 from vitmed.training.trackers import check_trackers
@@ -79,7 +79,7 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
         raise UsageError(f"--time {duration_text(limit)}: too short for folds", f"--time {duration_text(LEAST)}")
     check_run_place(settings, output, name)
     splits, data = make_splits(settings.data, ordinal=settings.evaluate.ordinal), settings.data
-    check_against_splits(config_of_target(settings, splits), splits)  # raises now, not in the training
+    config_of_target(settings, splits)  # raises now, not in the training
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")
     say(f"{duration_text(limit)} in {folder.path}")
     of_data = {name: getattr(data, name) for name in CHECKED}

@@ -5,7 +5,7 @@ the size of an image. Every setting of theirs is chosen on validation.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -51,9 +51,6 @@ class LinearHead:
         """(S, D) -> (S, K) float32."""
         return (features @ self.weight.T + self.bias).astype(np.float32)
 
-    def state(self) -> dict[str, torch.Tensor]:
-        return {"head.weight": torch.from_numpy(self.weight), "head.bias": torch.from_numpy(self.bias)}
-
 
 def fit_head(train: Part, val: Part, classes: int, progress: Progress = lambda done, total: None) -> LinearHead:
     """Multinomial logistic regression with the L2 penalty that has the lowest log loss on validation, from features
@@ -67,16 +64,16 @@ def fit_head(train: Part, val: Part, classes: int, progress: Progress = lambda d
     std = np.where(std > 1e-6 * (1 + np.abs(mean)), std, 1)  # a constant feature carries no information
     x, x_val = ((part[0] - mean) / std for part in (train, val))
     model = LogisticRegression(warm_start=True, max_iter=500, tol=1e-6)  # each fit starts from the one before
-
-    def fit(C: float) -> tuple[float, Part]:
+    tried, values = [], C_VALUES if len(val[1]) else (1.0,)
+    for done, C in enumerate(values, 1):
         model.C = C
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a penalty too weak to converge is not chosen anyway
             model.fit(x, train[1])
         loss = float(log_loss(val[1], model.predict_proba(x_val), labels=np.arange(classes))) if len(val[1]) else np.nan
-        return loss, (model.coef_.astype(np.float64), model.intercept_.astype(np.float64))
-
-    loss, C, (weight, bias) = _best_penalty(fit, progress, C_VALUES if len(val[1]) else (1.0,))
+        tried.append((loss, C, model.coef_.astype(np.float64), model.intercept_.astype(np.float64)))
+        progress(done, len(values))
+    loss, C, weight, bias = min(tried, key=lambda attempt: attempt[0])
     if classes == 2:  # scikit-learn keeps the difference of two logits
         weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
     weight = weight / std
@@ -88,13 +85,12 @@ def fit_finding_head(
 ) -> LinearHead:
     """`fit_head` for each finding, on the images whose label is known, from features (S, D) and labels (S, F)."""
     weights, biases, val_losses = [], [], []
-
-    def labelled(part: Part, f: int) -> Part:
-        rows = part[1][:, f] != UNKNOWN
-        return part[0][rows], part[1][rows, f].astype(np.int64)
-
     for f in range(findings):
-        (x, y), of_val = labelled(train, f), labelled(val, f)
+        labelled: list[Part] = []
+        for features, labels in (train, val):
+            rows = labels[:, f] != UNKNOWN
+            labelled.append((features[rows], labels[rows, f].astype(np.int64)))
+        (x, y), of_val = labelled
         if len(np.unique(y)) < 2:  # nothing to tell apart: the share in training
             share = (y.sum() + 0.5) / (len(y) + 1)
             weights.append(np.zeros(train[0].shape[1], np.float32))
@@ -118,28 +114,17 @@ def fit_number_head(train: Part, val: Part, outputs: int, progress: Progress = l
     scaler = StandardScaler().fit(train[0].astype(np.float64))
     x, x_val = (scaler.transform(part[0].astype(np.float64)) for part in (train, val))
 
-    def fit(C: float) -> tuple[float, Part]:
+    tried = []
+    for done, C in enumerate(C_VALUES, 1):
         model = Ridge(alpha=1 / C).fit(x, train[1])
-        return float(np.abs(model.predict(x_val) - val[1]).mean()), (model.coef_, model.intercept_)
-
-    error, C, (weight, bias) = _best_penalty(fit, progress)
+        tried.append((float(np.abs(model.predict(x_val) - val[1]).mean()), C, model.coef_, model.intercept_))
+        progress(done, len(C_VALUES))
+    error, C, weight, bias = min(tried, key=lambda attempt: attempt[0])
     scale = max(1e-6, float(np.sqrt(np.mean((x_val @ weight + bias - val[1]) ** 2))))
     weight = weight / scaler.scale_
     rows = np.stack([weight, np.zeros_like(weight)]).astype(np.float32)
     location_and_scale = [bias - weight @ scaler.mean_, np.log(scale)]
     return LinearHead(rows, np.array(location_and_scale, np.float32), C, error)
-
-
-def _best_penalty(
-    fit: Callable[[float], tuple[float, Part]], progress: Progress, values: Sequence[float] = C_VALUES
-) -> tuple[float, float, Part]:
-    """The lowest loss on validation, its C, and weights and bias; `fit` returns loss, weights and bias for a C."""
-    tried = []
-    for done, C in enumerate(values, 1):
-        loss, model = fit(C)
-        tried.append((loss, C, model))
-        progress(done, len(values))
-    return min(tried, key=lambda attempt: attempt[0])
 
 
 FIT_HEAD: dict[str, Callable[..., LinearHead]] = {
@@ -217,13 +202,14 @@ def fit_baselines(run: Run[Config], task: Finetune) -> Baselines:
                 return frozen_features(task.model, run.images[split], advance)
 
         head = fit_logistic(features, run.splits, run.images, "the pretrained features")
+        fitted = {"head.weight": torch.from_numpy(head.weight), "head.bias": torch.from_numpy(head.bias)}
         record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
         place = run.folder.best if train.freeze else run.folder.baseline
-        parts = {"weights": merged(task.model) | head.state(), "record": record, "fingerprints": task.fingerprints}
+        parts = {"weights": merged(task.model) | fitted, "record": record, "fingerprints": task.fingerprints}
         save_checkpoint(place, run.config, run.splits, run.hashes, task.seen, **parts)
         if train.probe_first:
             for network in (task.model, run.state.evaluated_model):
-                network.load_state_dict(head.state(), strict=False)
+                network.load_state_dict(fitted, strict=False)
 
     def frozen(split: str) -> np.ndarray:
         images, saved = run.images[split], load_checkpoint(run.folder.baseline)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from vitmed.core.config import Config
-from vitmed.core.errors import CheckpointError
+from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import store_paths
 from vitmed.core.messages import bar, say, show, warn
@@ -67,7 +67,10 @@ class Finetune(Task[Config]):
         """Build a network before training, from weights or random numbers, and report what it learns from; `start` says
         where other weights come from. Raises VitmedError for sizes or weights that do not fit."""
         train = images_of(splits, Preprocessing.of(config))["train"]
-        session.ranks.check_batch(min(config.train.batch_size, len(train)))
+        total, processes = min(config.train.batch_size, len(train)), session.ranks.world
+        if total < processes:
+            problem = f"a batch of {counted(total, 'image')} for {processes} processes, expected at least one for each"
+            raise UsageError(problem, f"fewer processes, or --batch-size {processes} or more")
         with seeded(config.train.seed):
             model = ViT(config.model, splits.outputs)
             LEARNING[splits.target.kind].start(model, train.targets, config)
@@ -77,10 +80,9 @@ class Finetune(Task[Config]):
         if config.train.lora is None and config.train.freeze_blocks is not None:
             model.freeze(config.train.freeze_blocks)
         model = model.to(session.device)
-        _describe_data(config, splits)
         if weights is not None:
             start = f"{report}; images normalised by {config.data.normalize}, resize {config.data.resize}"
-        _describe_network(config, model, start or "from random weights", session)
+        _describe(config, splits, model, start or "from random weights", session)
         if config.train.balance == "adjust" and config.train.probe_first:
             fix = "--balance loss, or --no-probe-first"
             warn(f"--balance adjust changes nothing: the head is fitted before training (train.probe_first); {fix}")
@@ -192,7 +194,7 @@ def timings(state: TrainState) -> Iterator[tuple[float, float, float]]:
         yield seconds, seconds * record["wait_share"], seconds * record["images_per_second"]
 
 
-def _describe_data(config: Config, splits: Splits) -> None:
+def _describe(config: Config, splits: Splits, model: ViT, start: str, session: Session) -> None:
     show("vitmed is for research use only; it is not a medical device.")
     unit = f" ({splits.target.unit})" if splits.target.unit else ""
     names = [f"{i} {name}" for i, name in enumerate(splits.classes)]
@@ -209,9 +211,6 @@ def _describe_data(config: Config, splits: Splits) -> None:
     for line in proportion_lines(splits):
         say(line)
     report_patients(splits)
-
-
-def _describe_network(config: Config, model: ViT, start: str, session: Session) -> None:
     train, ranks = config.train, session.ranks
     say(f"model: {describe_model(config.model)}; {start}")
     total = sum(p.numel() for p in model.parameters()) / 1e6

@@ -27,7 +27,7 @@ from vitmed.models.hardware import seeded
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients
 from vitmed.training.early_stopping import finished
 from vitmed.training.losses import Objective
-from vitmed.training.optimiser import scheduled_lr, set_learning_rate
+from vitmed.training.optimiser import scheduled_lr
 from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.processes import ALONE, Ranks, sync_gradients, whole
 from vitmed.training.train_state import RUNNING, Record, TrainState
@@ -129,10 +129,10 @@ def train_epoch(state: TrainState, stream: Stream, objective: Objective, control
                     control.tick()
                     lr = scheduled_lr(state.step, count, config, state.share)
                     norm = optimiser_step(state, lr, config.train.clip_norm)
-                watch.add(loss, norm, batch.indices)
+                mean = watch.add(loss, norm, batch.indices)
                 state.running["seconds"] += time.perf_counter() - clock
                 clock = time.perf_counter()
-                control.shown(watch.mean)
+                control.shown(mean)
                 stopped = batch.last and ranks.agree(stop=control.stop())
                 if stopped or (batch.last and state.share >= 1):
                     break
@@ -145,7 +145,8 @@ def train_epoch(state: TrainState, stream: Stream, objective: Objective, control
 
 def optimiser_step(state: TrainState, lr: float, clip_norm: float | None) -> Tensor:
     """One step of the optimiser and of the moving average; returns the gradient norm before clipping, ()."""
-    set_learning_rate(state.optimiser, lr)
+    for group in state.optimiser.param_groups:
+        group["lr"] = lr * group["scale"]
     state.scaler.unscale_(state.optimiser)
     norm = clip_gradients(state.model, clip_norm)
     state.scaler.step(state.optimiser)
@@ -165,22 +166,16 @@ class LossWatch:
         self.state, self.stream, self.control, self.running = state, stream, control, state.running
         self.pending: tuple[Tensor, Tensor, Tensor] | None = None  # of the last batch, as `add` takes it
 
-    @property
-    def mean(self) -> float:
-        """Mean loss over the images of the epoch that are in the sum."""
-        waiting = self.stream.batches.size if self.pending else 0
-        return self.running["loss"] / max(1, self.running["images"] - waiting)
-
-    def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> None:
-        """Note the loss and gradient norm of a batch of sample indices, on all ranks those of the whole batch.
-
-        Raises as `flush`, for the batch before.
-        """
+    def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> float:
+        """Note the loss and gradient norm of a batch of sample indices, on all ranks those of the whole batch; return
+        the mean loss over the images of the epoch that are in the sum. Raises as `flush`, for the batch before."""
         self.flush()
         self.pending = (loss, norm, indices)
         if not self.running["images"]:
             self.flush()  # so that the first batch has a loss to show
         self.running["images"] += self.stream.batches.size
+        waiting = self.stream.batches.size if self.pending else 0
+        return self.running["loss"] / max(1, self.running["images"] - waiting)
 
     def flush(self) -> None:
         """Raises VitmedError if the last batch's loss or gradient is not finite, naming its files."""
@@ -211,14 +206,15 @@ class Gradients:
     def add(self, batch: Batch) -> Tensor:
         """Add the gradients of a batch on the device; return this rank's loss, ().
 
-        When memory runs out, the step begins again: all its batches are computed in smaller parts. With several ranks
-        that is an error, because the others wait for the gradients of the one that would begin again.
+        When memory runs out, the step begins again: all its batches are computed in parts of half as many images, of
+        one image with gradient checkpointing. With several ranks that is an error, because the others wait for the
+        gradients of the one that would begin again.
 
         Raises OutOfMemoryError if memory runs out with one image at once and gradient checkpointing, RuntimeError if
         it does so with several ranks.
         """
-        wide = self.control.ranks.wide
-        if not self.under_way and not wide:
+        state, ranks = self.state, self.control.ranks
+        if not self.under_way and not ranks.wide:
             self.before = [buffer.clone() for buffer in self.statistics]
         self.under_way.append(batch)
         todo, loss = [batch], torch.tensor(0.0)
@@ -228,11 +224,23 @@ class Gradients:
                     loss = self._add(part)
                 break
             except (RuntimeError, MemoryError) as error:
-                if wide or not is_out_of_memory(error):
+                if ranks.wide or not is_out_of_memory(error):
                     raise
             todo = self.under_way  # not in the except clause, whose error holds on to the memory
-            self._halve_micro_batch(batch)
-            self.state.optimiser.zero_grad(set_to_none=True)
+            before = max(part.stop - part.start for part in ranks.parts(self.stream.batches.size, state.micro_batch))
+            if before == 1 and checkpoints_gradients(state.model):
+                images = f"{counted(len(batch.labels), 'image')} of {self.control.config.model.image_size} px"
+                problem = f"out of memory with batches of {images}, computed one by one with gradient checkpointing"
+                raise OutOfMemoryError(problem, "a smaller --image-size or --model, or a device with more memory")
+            if before == 1:
+                checkpoint_gradients(state.model)
+            state.micro_batch = -(-before // 2)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            how = "gradient checkpointing" if before == 1 else f"{state.micro_batch} at once"
+            at_once = counted(before, "image")
+            self.control.relieved(f"out of memory with {at_once} at once; the same batch is computed with {how}")
+            state.optimiser.zero_grad(set_to_none=True)
             for buffer, value in zip(self.statistics, self.before, strict=True):
                 buffer.copy_(value)
         if batch.last:
@@ -255,23 +263,6 @@ class Gradients:
                 state.scaler.scale(loss * scale).backward()
                 total += loss.detach()
         return total
-
-    def _halve_micro_batch(self, batch: Batch) -> None:
-        """From now on compute half as many images at once; after one image, switch gradient checkpointing on."""
-        state, parts = self.state, self.control.ranks.parts(self.stream.batches.size, self.state.micro_batch)
-        before = max(part.stop - part.start for part in parts)
-        if before == 1 and checkpoints_gradients(state.model):
-            images = f"{counted(len(batch.labels), 'image')} of {self.control.config.model.image_size} px"
-            problem = f"out of memory with batches of {images}, computed one by one with gradient checkpointing"
-            raise OutOfMemoryError(problem, "a smaller --image-size or --model, or a device with more memory")
-        if before == 1:
-            checkpoint_gradients(state.model)
-        state.micro_batch = -(-before // 2)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        how = "gradient checkpointing" if before == 1 else f"{state.micro_batch} at once"
-        at_once = counted(before, "image")
-        self.control.relieved(f"out of memory with {at_once} at once; the same batch is computed with {how}")
 
 
 def clip_gradients(model: nn.Module, most: float | None) -> Tensor:

@@ -48,12 +48,6 @@ def adamw(model: nn.Module, config: Config | PretrainConfig) -> torch.optim.Adam
     return torch.optim.AdamW(groups, lr=train.lr, betas=train.betas, fused=True)
 
 
-def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate of every group, times its `scale`."""
-    for group in optimiser.param_groups:
-        group["lr"] = lr * group["scale"]
-
-
 def steps_per_epoch(batches: int, accumulate: int) -> int:
     """Optimiser steps per epoch; the last may accumulate fewer batches."""
     return -(-batches // accumulate)

@@ -18,9 +18,8 @@ from vitmed.data.loading import Images, seed_of
 from vitmed.data.patients import report_patients
 from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import check_readable, read_batches
-from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import save_encoder, save_pretraining
-from vitmed.models.hardware import Precision, describe, seeded, uncompiled
+from vitmed.models.hardware import describe, seeded, uncompiled
 from vitmed.models.mae import MAE, decoder_size
 from vitmed.models.sizes import describe_model
 from vitmed.models.vit import ViT
@@ -54,16 +53,6 @@ class HiddenPatches:
         return outputs * (len(targets) / count)
 
 
-def masked_objective(patches: int, preprocessing: Preprocessing, precision: Precision) -> Objective:
-    """The mean squared error of the hidden patches; each image has this many `patches`."""
-
-    def draw(x: Tensor, _: Tensor) -> tuple[Tensor, ...]:
-        noise = torch.rand(len(x), patches, device=x.device)  # decides which are hidden
-        return x, noise, noise  # as targets, of which only the number is read
-
-    return Objective(preprocessing, draw, HiddenPatches(), precision)
-
-
 @dataclass(frozen=True)
 class Pretrain(Task[PretrainConfig]):
     """A masked autoencoder that learns to reconstruct the images of a folder."""
@@ -88,7 +77,13 @@ class Pretrain(Task[PretrainConfig]):
         return cls(model)
 
     def objective(self, config: PretrainConfig, train: Images, session: Session) -> Objective:
-        return masked_objective(self.model.patches, train.preprocessing, session.precision)
+        """The mean squared error of the hidden patches."""
+
+        def draw(x: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+            noise = torch.rand(len(x), self.model.patches, device=x.device)  # decides which are hidden
+            return x, noise, noise  # as targets, of which only the number is read
+
+        return Objective(train.preprocessing, draw, HiddenPatches(), session.precision)
 
     @torch.inference_mode()
     def validate(self, run: Run[PretrainConfig]) -> Record:

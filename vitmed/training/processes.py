@@ -166,12 +166,6 @@ class Ranks:
         count = 1 if at_once is None else min(total // self.world, -(-total // (self.world * at_once)))
         return [slice(share * i // count, share * (i + 1) // count) for i in range(count)]
 
-    def check_batch(self, total: int) -> None:
-        """Raises UsageError if a batch has fewer images than there are ranks."""
-        if total < self.world:
-            problem = f"a batch of {counted(total, 'image')} for {self.world} processes, expected at least one for each"
-            raise UsageError(problem, f"fewer processes, or --batch-size {self.world} or more")
-
     def device(self, device: torch.device) -> torch.device:
         """The device of this rank. Raises UsageError if this machine has fewer than ranks."""
         if not self.wide or device.type == "cpu":

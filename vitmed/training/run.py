@@ -91,7 +91,18 @@ class Run(Generic[AnyConfig]):
         self.stream = Stream.of(self.images["train"], config, self.device, self.ranks)
         self.state = new_state(self.model, config, self.stream.batches.batches, self.device, self.precision)
         if config.train.micro_batch == "auto":
-            self._fit_memory()
+            ranks, total = self.ranks, self.stream.batches.size
+            if ranks.wide and config.train.shard:
+                problem = "--batch-size auto measures the whole network, and --shard-model divides it"
+                raise errors.UsageError(problem, "name --micro-batch N")
+            most = -(-total // ranks.world)
+            found = ranks.first(lambda: fit_memory(self.state, config, most, self.precision, ranks.local_world))
+            fitting, recompute, why = found
+            at_once = max(part.stop - part.start for part in ranks.parts(total, fitting))
+            self._set_parts(at_once, recompute)
+            how = ", with gradient checkpointing" if recompute else ""
+            whose = f" on each of {ranks.world} processes" if ranks.wide else ""
+            say(f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({why}; --micro-batch {at_once})")
 
     @classmethod
     def new(
@@ -178,10 +189,11 @@ class Run(Generic[AnyConfig]):
             self.state.shard(config, ranks, self.device)
         else:
             self.state.network = ranks.ddp(self.model, self.device)
-        tick, threads = self._ticker(), using_threads(config.train.threads or ranks.threads)
+        self.begun = self.session.clock.seconds(), self.state.share
+        threads = using_threads(config.train.threads or ranks.threads)
         with threads, warnings.catch_warnings(), stop_signals() as stop, bar("training") as advance:
             warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
-            control = Control(config, stop, tick, ranks, lambda loss: self._show(loss, advance), self._relieved)
+            control = Control(config, stop, self._tick, ranks, lambda loss: self._show(loss, advance), self._relieved)
             objective = task.objective(config, self.images["train"], self.session)
             try:
                 for record in fit(self.state, self.stream, objective, control, lambda: task.validate(self)):
@@ -230,34 +242,14 @@ class Run(Generic[AnyConfig]):
         report(self.state.history)
         self.task.after_epoch(self, record)
 
-    def _ticker(self) -> Callable[[], None]:
-        """What the loop calls before every step: it notes the time used, and of a limited time rank 0's share."""
-        state, clock, limit = self.state, self.session.clock, self.config.train.time
-        begun = clock.seconds(), state.share
-
-        def tick() -> None:
-            state.spent = clock.seconds()
-            if limit is not None:
-                after = self.task.seconds_after
-                share = self.ranks.first(lambda: share_of_time(state.spent, limit - after(self), *begun))
-                state.share = max(state.share, share)
-            self.task.before_step(self)
-
-        return tick
-
-    def _fit_memory(self) -> None:
-        ranks, total = self.ranks, self.stream.batches.size
-        if ranks.wide and self.config.train.shard:
-            problem = "--batch-size auto measures the whole network, and --shard-model divides it"
-            raise errors.UsageError(problem, "name --micro-batch N")
-        most = -(-total // ranks.world)
-        found = ranks.first(lambda: fit_memory(self.state, self.config, most, self.precision, ranks.local_world))
-        fitting, recompute, why = found
-        at_once = max(part.stop - part.start for part in ranks.parts(total, fitting))
-        self._set_parts(at_once, recompute)
-        how = ", with gradient checkpointing" if recompute else ""
-        whose = f" on each of {ranks.world} processes" if ranks.wide else ""
-        say(f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({why}; --micro-batch {at_once})")
+    def _tick(self) -> None:
+        """Before every step, note the time used, and of a limited time rank 0's share."""
+        state, task, limit = self.state, self.task, self.config.train.time
+        state.spent = self.session.clock.seconds()
+        if limit is not None:
+            share = self.ranks.first(lambda: share_of_time(state.spent, limit - task.seconds_after(self), *self.begun))
+            state.share = max(state.share, share)
+        task.before_step(self)
 
     def _set_parts(self, micro_batch: int, grad_checkpointing: bool) -> None:
         """Change how many images are computed at once, from the next batch and in the configuration."""

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from vitmed.core.config import Config
@@ -159,7 +159,7 @@ def check_trackers(names: Sequence[str]) -> None:
                 raise UsageError(f"--track {name} needs one more package: {package}", f"pip install 'vitmed[{name}]'")
 
 
-class Tracking:
+class Tracking(contextlib.AbstractContextManager["Tracking"]):
     """The trackers of a run, which they follow until the block ends, in whatever state. trackers.json keeps their ids,
     and how many epochs each has."""
 
@@ -172,9 +172,6 @@ class Tracking:
             runs = json.loads(folder.trackers.read_text(encoding="utf-8"))
             self._known = {name: {"id": str(run["id"]), "epochs": int(run["epochs"])} for name, run in runs.items()}
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Attach the files and end."""
         interrupted = isinstance(error, Interrupted | KeyboardInterrupt)
@@ -184,8 +181,15 @@ class Tracking:
                 tracker.finish(self._files, state)
 
     def start(self, config: Config) -> None:
-        """Begin, or go on with what trackers.json names."""
-        settings = tracked_settings(config)
+        """Begin, or go on with what trackers.json names. Trackers get every setting as "train.lr": "0.0005", of the
+        data folder the name alone, and no other place."""
+        sections = without_places(config).model_dump()
+        sections["data"]["root"] = Path(config.data.root or "").resolve().name
+        settings = {
+            f"{section}.{field}": value if isinstance(value, str) else json.dumps(value)
+            for section, fields in sections.items()
+            for field, value in fields.items()
+        }
         for name in self._names:
             with self._calling(name):
                 tracker = TRACKERS[name]()
@@ -235,14 +239,3 @@ class Tracking:
         finally:
             for key in set(os.environ) - set(before):  # wandb leaves one of its own
                 del os.environ[key]
-
-
-def tracked_settings(config: Config) -> dict[str, str]:
-    """{"train.lr": "0.0005"}: every setting, of the data folder the name alone, and no other place."""
-    sections = without_places(config).model_dump()
-    sections["data"]["root"] = Path(config.data.root or "").resolve().name
-    return {
-        f"{section}.{name}": value if isinstance(value, str) else json.dumps(value)
-        for section, fields in sections.items()
-        for name, value in fields.items()
-    }

@@ -25,8 +25,8 @@ from vitmed.training.plan.time import (
     Candidate,
     Forecast,
     Forecaster,
-    Networks,
     check_time,
+    choose_network,
     time_line,
 )
 
@@ -46,7 +46,7 @@ def chosen(seconds: float, pass_of: dict[int, float], timed: list[int] | None = 
             timed.append(width)
         return Forecast(10.0, pass_of[width], 30.0)
 
-    return Networks(ROWS, INPUTS, 32, forecast_of).choose(seconds).fields
+    return choose_network(ROWS, INPUTS, 32, seconds, forecast_of).fields
 
 
 def test_the_knee_is_in_steps_or_in_passes() -> None:

@@ -37,7 +37,7 @@ from vitmed.models.weights.pretrained import Weights, config_for_weights, open_w
 from vitmed.training.losses import LEARNING
 from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
-from vitmed.training.plan.time import CANDIDATES, MOST_KNEES, Forecast, Forecaster, Networks, check_time, time_line
+from vitmed.training.plan.time import CANDIDATES, MOST_KNEES, Forecaster, check_time, choose_network, time_line
 
 SIDES, ENOUGH, PLENTY = (160, 128, 96, 64), 4, 5000  # px of smaller inputs for weights; passes; images in all passes
 SAMPLE = 200  # training images whose size is read
@@ -164,11 +164,10 @@ def with_choice(config: Config, forecaster: Forecaster) -> tuple[Config, Weights
 
 def check_names(config: Config) -> None:
     """Raise UsageError, which lists the known names, for a name that is not in its table."""
-    names = {"model": config.model.name, "policy": config.augment.policy, "metric": config.train.monitor}
-    tables: dict[str, Any] = {"model": SIZES, "policy": POLICIES, "metric": ALL_METRICS}
-    for what, name in names.items():
-        if name not in tables[what]:
-            raise unknown_key(what, name, tables[what])
+    model, policy, metric = config.model.name, config.augment.policy, config.train.monitor
+    for what, name, table in ("model", model, SIZES), ("policy", policy, POLICIES), ("metric", metric, ALL_METRICS):
+        if name not in table:
+            raise unknown_key(what, name, table)
 
 
 def split_images(config: Config) -> tuple[Config, Splits]:
@@ -184,7 +183,6 @@ def split_images(config: Config) -> tuple[Config, Splits]:
         numbers = np.array([sample.targets[0] for sample in splits.samples["train"]])
         values = {"centre": float(numbers.mean()), "spread": float(numbers.std()) or 1.0}
         splits = replace(splits, target=splits.target.model_copy(update=values))
-    check_against_splits(config, splits)
     return config, splits
 
 
@@ -209,8 +207,24 @@ def _warn_of_idle(config: Config) -> None:
         warn("train.ema_decay has no effect without train.ema")
 
 
-def check_against_splits(config: Config, splits: Splits) -> None:
-    """Raises UsageError or DataError for a setting that does not go with the classes or the columns of the table."""
+def config_of_target(config: Config, splits: Splits) -> Config:
+    """The configuration with what follows from the kind of label.
+
+    Raises UsageError or DataError for a setting that does not go with it, the classes or the columns of the table.
+    """
+    kind, values = splits.target.kind, dict[str, Any]()
+    if config.train.monitor != TARGETS[kind].monitor and "monitor" not in fields_set(config, "train"):
+        values["train.monitor"] = TARGETS[kind].monitor
+    if kind == "grades" and not config.evaluate.ordinal:
+        values["evaluate.ordinal"] = list(splits.classes)
+    config = with_values(config, values)
+    refuse_idle(config, kind)
+    learning, train = LEARNING[kind], config.train
+    ranking = tuple(name for name in TARGETS[kind].metrics if name in RANKING)
+    rows = ("train.balance", train.balance, learning.balances), ("train.monitor", train.monitor, ranking)
+    for name, value, good in rows:
+        if value not in good:
+            raise UsageError(f"{name} {value}: not for {kind}", f"one of {', '.join(good)}")
     if (positive := config.data.positive) is not None:
         if len(splits.classes) != 2:
             problem = f"--positive {positive}: there are {len(splits.classes)} classes; a positive class is one of two"
@@ -226,28 +240,10 @@ def check_against_splits(config: Config, splits: Splits) -> None:
     for samples in splits.samples.values():
         cells, paths = cells_of(samples, splits.columns), [sample.path for sample in samples]
         check_readers(config.evaluate, cells, paths, splits.classes)
-
-
-def config_of_target(config: Config, splits: Splits) -> Config:
-    """The configuration with what follows from the kind of label. Raises UsageError for what does not go with it."""
-    kind, values = splits.target.kind, dict[str, Any]()
-    if config.train.monitor != TARGETS[kind].monitor and "monitor" not in fields_set(config, "train"):
-        values["train.monitor"] = TARGETS[kind].monitor
-    if kind == "grades" and not config.evaluate.ordinal:
-        values["evaluate.ordinal"] = list(splits.classes)
-    config = with_values(config, values)
-    refuse_idle(config, kind)
-    learning, train = LEARNING[kind], config.train
-    ranking = tuple(name for name in TARGETS[kind].metrics if name in RANKING)
-    rows = ("train.balance", train.balance, learning.balances), ("train.monitor", train.monitor, ranking)
-    for name, value, good in rows:
-        if value not in good:
-            raise UsageError(f"{name} {value}: not for {kind}", f"one of {', '.join(good)}")
     return config
 
 
 def plan_inputs(config: Config, splits: Splits, weights: Weights | None, device: torch.device) -> PlanInputs:
-    """What the rules depend on."""
     counts = [1] if splits.bins else splits.counts("train")
     return PlanInputs(
         weights=SCRATCH if weights is None else weights.kind,
@@ -270,8 +266,13 @@ def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> li
     if seconds is None or "epochs" in fields_set(config, "train"):
         return []
     usual = plan_settings(config, inputs)[1]
-    if (networks := _networks(config, inputs, forecaster, usual)) is not None:
-        return [networks.choose(seconds)]
+    if inputs.scratch and not FIXING & fields_set(config, "model"):  # nobody decides the network
+        rows = [row for row in CANDIDATES if row.least <= inputs.images]
+        batch = usual.train.batch_size * usual.train.accumulate
+        rule = choose_network(
+            rows, inputs, batch, seconds, lambda r: forecaster.of(from_scratch(plan_settings(config, inputs, [r])[1]))
+        )
+        return [rule]
     who, what = ("you chose", "") if inputs.scratch else ("the weights decide", "its input and ")
     why = f"{who} the network, so the time decides only {what}the epochs"
     return [Rule(f"--time {duration_text(seconds)}", {}, {"train.epochs": MOST_KNEES * usual.train.epochs}, why)]
@@ -300,18 +301,6 @@ def input_for_time(settings: list[PlannedSetting], config: Config, forecaster: F
     why = f"at {largest} px the time is enough for fewer than {ENOUGH} passes and {PLENTY:,} images; "
     why += "a quarter of the tokens has four times as many"
     return [PlannedSetting("model.image_size", side, f"--time {duration_text(seconds)}", why), *settings], tried
-
-
-def _networks(config: Config, inputs: PlanInputs, forecaster: Forecaster, usual: Config) -> Networks | None:
-    """What time may choose from scratch, in batches of the usual plan; None where weights or you decide the network."""
-    if not inputs.scratch or FIXING & fields_set(config, "model"):
-        return None
-    rows = [row for row in CANDIDATES if row.least <= inputs.images]
-
-    def forecast_of(rule: Rule) -> Forecast:
-        return forecaster.of(from_scratch(plan_settings(config, inputs, [rule])[1]))
-
-    return Networks(rows, inputs, usual.train.batch_size * usual.train.accumulate, forecast_of)
 
 
 def time_needed(plan: Plan) -> tuple[float, str, str]:

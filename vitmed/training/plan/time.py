@@ -305,35 +305,24 @@ CANDIDATES: tuple[Candidate, ...] = (
 )
 
 
-class Networks(NamedTuple):
-    """The networks among which time chooses for these images, the smallest first: the images of an optimiser step, and
-    what forecasts the run whose plan has a rule."""
-
-    rows: Sequence[Candidate]
-    inputs: PlanInputs
-    batch: int
-    forecast_of: Callable[[Rule], Forecast]
-
-    def rule_of(self, row: Candidate, seconds: float = 0.0) -> Rule:
-        """The rule that plans a candidate for `seconds`, which change no forecast, with the most passes."""
-        knee = row.knee(self.inputs.images, self.batch)
+def choose_network(
+    rows: Sequence[Candidate], inputs: PlanInputs, batch: int, seconds: float, forecast_of: Callable[[Rule], Forecast]
+) -> Rule:
+    """The rule that plans the last of these networks, the smallest first, that reaches its knee in `seconds`, or the
+    first; after it none is timed. It makes the most passes. `batch` is the images of an optimiser step; `forecast_of`
+    forecasts the run whose plan has a rule."""
+    for number, row in enumerate(rows):
+        knee, (side, patch) = row.knee(inputs.images, batch), row.square(inputs)
         fields = {f"model.{name}": getattr(row, name) for name in ("width", "depth", "heads")}
-        side, patch = row.square(self.inputs)
         fields |= {"model.patch_size": patch, "model.image_size": side, "model.stem": "residual", "train.lr": row.lr}
         fields["train.epochs"] = MOST_KNEES * knee
         why = "the largest network of the table that learns enough in this time, otherwise the smallest; "
         why += f"it gains little after {knee:,} passes, and train.epochs is only a limit"
-        return Rule(f"--time {duration_text(seconds)}", {}, fields, why)
-
-    def choose(self, seconds: float) -> Rule:
-        """The rule of the last row that reaches its knee in `seconds`, or of the first; after it none is timed."""
-        chosen = self.rule_of(self.rows[0], seconds)
-        for row in self.rows[1:]:
-            rule = self.rule_of(row, seconds)
-            if self.forecast_of(rule).passes_in(seconds) < row.knee(self.inputs.images, self.batch):
-                break
-            chosen = rule
-        return chosen
+        rule = Rule(f"--time {duration_text(seconds)}", {}, fields, why)
+        if number and forecast_of(rule).passes_in(seconds) < knee:
+            break
+        chosen = rule
+    return chosen
 
 
 def check_time(seconds: float, forecast: Forecast, slow: Sequence[str] = ()) -> None:
