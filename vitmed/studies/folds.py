@@ -24,18 +24,8 @@ from vitmed.core.text import counted, duration_text, grouped, listed, quoted, ro
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan import hash_files
 from vitmed.data.splits import TRAIN_ALONE, held_out, make_splits, site_names
-from vitmed.decisions.evaluation_folder import (
-    Evaluated,
-    Fold,
-    Folds,
-    find_evaluation,
-    fold_notes,
-    folds_of_classes,
-    numbered,
-    read_evaluation,
-    spread_of,
-    validation_of,
-)
+from vitmed.decisions import evaluation_folder
+from vitmed.decisions.evaluation_folder import Evaluated, Fold, Folds, folds_of_classes, numbered, spread_of
 from vitmed.decisions.operating_points import asked_point, target_of_point
 from vitmed.decisions.policy import FindingPolicy, choose_policy, notes_of
 from vitmed.decisions.targets import TARGETS
@@ -203,11 +193,11 @@ class CrossValidation(Study[Evaluation]):
         tested = []
         for run in self.done():
             saved = load_checkpoint(run.best)
-            table = find_evaluation(run, "test", saved.weights_hash, saved.policy)
+            table = evaluation_folder.find_evaluation(run, "test", saved.weights_hash, saved.policy)
             if table is None:
                 problem = f"{run.path}: has no evaluation of its best.pt on its test"
                 raise CheckpointError(problem, f"vitmed evaluate {quoted(run.path)}")
-            tested.append(Tested(run, saved, table, read_evaluation(table)))
+            tested.append(Tested(run, saved, table, evaluation_folder.read_evaluation(table)))
         return tested
 
     def untested(self, joined: RunFolder) -> bool:
@@ -226,7 +216,7 @@ class CrossValidation(Study[Evaluation]):
                 kept.warn_gravest("--verbose")
             if self.untested(joined):
                 vitmed.evaluate(joined.path, report=self.settings.evaluate.report)
-        evaluated = read_evaluation(pooled / PREDICTIONS)
+        evaluated = evaluation_folder.read_evaluation(pooled / PREDICTIONS)
         return Evaluation(evaluated.predictions, Results.read(evaluated.metrics), pooled)
 
 
@@ -250,7 +240,7 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
     folds = _each(results, evaluated, pooled, config)
     baselines = [read_baselines(table.parent) for table in tables]
     shared = [key for key in baselines[0] if all(key in of_fold for of_fold in baselines)]
-    notes, repeats = fold_notes(folds), divided.repeats
+    notes, repeats = evaluation_folder.fold_notes(folds), divided.repeats
     if divided.sites:
         notes.append(f"Each fold is a site that its model never saw: {numbered(divided.sites, '; ')}.")
     elif repeats > 1:
@@ -381,7 +371,7 @@ def read_candidate(folder: RunFolder) -> Candidate:
         saved = load_checkpoint(folder.path)
         if saved.policy is None:
             raise CheckpointError(f"{saved.path}: holds no decision policy", "name the best.pt of a finished run")
-        predictions = validation_of(saved.path, saved.weights_hash, saved.config.data.positive)
+        predictions = evaluation_folder.validation_of(saved.path, saved.weights_hash, saved.config.data.positive)
         return Candidate(folder, (saved,), saved.policy.apply(predictions), 1, False)
     study = CrossValidation(folder)
     done, folds = len(study.done()), len(study.divided.places)
