@@ -84,25 +84,22 @@ def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Charact
         count = Counter((split, stratum) for split, stratum, _ in members)
         values = []
         for stratum, name in enumerate(cut.names):
-            counts = {split: count[split, stratum] for split, _ in parts}
+            counts, cells = {split: count[split, stratum] for split, _ in parts}, dict[str, Cell]()
+            for split, n in counts.items():
+                share, difference = None, None
+                if n >= FEWEST:
+                    share = n / sizes[split]
+                    if split != "train" and counts.get("train", 0) >= FEWEST:
+                        other = counts["train"] / sizes["train"]
+                        spread = ((share * (1 - share) + other * (1 - other)) / 2) ** 0.5
+                        difference = (share - other) / spread if spread > 0 else 0.0
+                cells[split] = Cell(n=n if n >= FEWEST else None, share=share, difference=difference)
             if max(counts.values()) >= FEWEST:
-                values.append(Value(name=name, splits={split: _cell(split, counts, sizes) for split in counts}))
+                values.append(Value(name=name, splits=cells))
         rare = len(cut.names) - len(values[:MOST])
         reason = {"reason": cut.why} if cut.why else {}
         found[column] = Characteristic(unit=unit, cut=cut.cut, rows=values[:MOST], rare=rare, **reason)
     return found
-
-
-def _cell(split: str, counts: Mapping[str, int], sizes: Mapping[str, int]) -> Cell:
-    n = counts[split]
-    if n < FEWEST:
-        return Cell(n=None, share=None, difference=None)
-    share, difference = n / sizes[split], None
-    if split != "train" and counts.get("train", 0) >= FEWEST:
-        other = counts["train"] / sizes["train"]
-        spread = ((share * (1 - share) + other * (1 - other)) / 2) ** 0.5
-        difference = (share - other) / spread if spread > 0 else 0.0
-    return Cell(n=n, share=share, difference=difference)
 
 
 def _counts(

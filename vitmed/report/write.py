@@ -295,27 +295,24 @@ def _columns(table: Table) -> list[list[str]]:
 
 
 def latex(table: Table, caption: str, label: str) -> Iterator[str]:
-    def text(cell: Cell) -> str:
-        number = _escaped(_text(cell.words))
-        if not cell.small:
-            return number
-        return rf"\begin{{tabular}}[t]{{@{{}}r@{{}}}}{number}\\({_escaped(_text(cell.small))})\end{{tabular}}"
-
-    def form(column: Sequence[Cell]) -> str:
+    rows, lines = [[Cell(title) for title in table.head], *grid(table)], list[str]()
+    for row in rows:
+        shown = [_escaped(_text(cell.words)) for cell in row]
+        for k, cell in enumerate(row):
+            if cell.small:
+                beneath = _escaped(_text(cell.small))
+                shown[k] = rf"\begin{{tabular}}[t]{{@{{}}r@{{}}}}{shown[k]}\\({beneath})\end{{tabular}}"
+        lines.append(" & ".join(shown) + r" \\")
+    forms = []
+    for column in zip(*rows, strict=True):
         texts = [_text(cell.words) for cell in column]
-        if max(map(len, texts)) > WORDY:
-            return r"p{6cm}"
-        return "r" if any(re.match(r"[-+<]?\d", text) for text in texts) else "l"
-
-    def row(cells: list[Cell]) -> str:
-        return " & ".join(map(text, cells)) + r" \\"
-
-    head, rows = [Cell(title) for title in table.head], grid(table)
+        numeric = any(re.match(r"[-+<]?\d", text) for text in texts)
+        forms.append(r"p{6cm}" if max(map(len, texts)) > WORDY else "r" if numeric else "l")
     yield from (r"\begin{table}", r"\centering", rf"\caption{{{_escaped(caption)}}}", rf"\label{{tab:{label}}}")
     yield r"\begin{adjustbox}{max width=\textwidth, max totalheight=0.85\textheight}"
-    first, *others = map(form, zip(head, *rows, strict=True))  # names, also where one begins with a digit
+    first, *others = forms  # names, also where one begins with a digit
     yield from (rf"\begin{{tabular}}{{{first.replace('r', 'l')}{''.join(others)}}}", r"\toprule")
-    yield from (row(head), r"\midrule", *map(row, rows))
+    yield from (lines[0], r"\midrule", *lines[1:])
     yield from (r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}", r"\end{table}")
 
 
