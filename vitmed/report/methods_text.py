@@ -49,23 +49,20 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         return str(sorted(cited.index(source) + 1 for source in sources))
 
     groups, unit = _by_method(metrics), "image" if metrics.n_groups is None else "patient"
-
-    def sentences(main: bool) -> list[str]:
-        lines = []
+    main, further = list[str](), list[str]()
+    for lines in (main, further):
         for (key, resamples), names in groups.items():
-            which = [f"for {text}" for about, text in names.items() if (about in primary) == main]
+            which = [f"for {text}" for about, text in names.items() if (about in primary) == (lines is main)]
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
             if which:
                 how, numbers = table.intervals[key], joined(which).replace("for", "For", 1)
                 way = f"{how.text.format(unit=unit)}{drawn} {cite(how.sources)}"
                 lines.append(f"{numbers}, intervals were computed with {way}.")
-        return lines
-
     estimates = [*_estimates(metrics)]
-    main = [*sentences(main=True), *_scales({(field, of.method) for _, prefix, field, of in estimates if not prefix})]
+    main += _scales({(field, of.method) for _, prefix, field, of in estimates if not prefix})
     if any(PARTLY in text for names in groups.values() for text in names.values()):
         main.append("'In part' marks a number whose values came from more than one method, such as one for few images.")
-    further = [*sentences(main=False), *_tests(metrics, cite)]
+    further += _tests(metrics, cite)
     fitted, choice = metrics.calibration, metrics.report.facts.get("Model choice")
     chosen = [f"Choice of the model: {choice}."] if choice else []
     if metrics.finding_reports and metrics.report.policy:

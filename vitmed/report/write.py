@@ -41,7 +41,6 @@ from vitmed.report.templates import results_sentence, slider_data
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
 ONE_FINDING = "One of {} findings: only the report of all adjusts a difference from a baseline for the others."
-MARKDOWN = "report.md"
 BASELINES = {
     # key in metrics.json and file name -> what it is, for `baseline_text`
     "frozen_features": "{} on the features of the pretrained network, not fine-tuned",
@@ -132,9 +131,9 @@ class Report:
                 sentence = escape_markdown(results_sentence(results))
                 write_text(part / METHODS_TEXT, f"{methods_markdown(results)}\n## Results\n\n{sentence}\n")
                 if "md" in self.formats:
-                    write_text(part / MARKDOWN, to_markdown(self.content))
+                    write_text(part / "report.md", to_markdown(self.content))
                 if "paper" in self.formats:
-                    write_paper(part / PAPER, results, self.content)
+                    write_paper(part / "paper", results, self.content)
         return results
 
 
@@ -237,11 +236,8 @@ def read_baselines(folder: Path) -> dict[str, Predictions]:
 
 # --- --format paper: one sentence of results, tables as LaTeX and CSV, figures as PDF
 
-PAPER = "paper"
-SENTENCE, LATEX = "results.txt", "tables.tex"
 LEFT_OUT, CHECKLIST = "prose", "checklist"  # tables of explanations, which methods.md has; those of text, no LaTeX
 PREAMBLE = "% \\usepackage{adjustbox, booktabs}; below the numbers: confidence intervals"
-WORDY = 60  # characters of a cell, beyond which its column breaks lines
 NUMBER = re.compile(r"^-?\d{1,3}(,\d{3})+(\.\d+)?$")  # 1,234: no number for a program
 SPECIAL = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater"}
 
@@ -250,7 +246,7 @@ def write_paper(folder: Path, metrics: Results, content: Document) -> None:
     """Write the sentence, every table (CHAPTER-1.csv; those of numbers also in tables.tex), and every figure as PDF."""
     make_folder(folder)
     lines = [PREAMBLE]
-    write_text(folder / SENTENCE, results_sentence(metrics) + "\n")
+    write_text(folder / "results.txt", results_sentence(metrics) + "\n")
     for chapter in content.chapters:
         number, heading = 0, ""
         for block in _inside(chapter.blocks):
@@ -263,7 +259,7 @@ def write_paper(folder: Path, metrics: Results, content: Document) -> None:
                 write_text(folder / f"{chapter.key}-{number}.csv", csv_text(_columns(block)))
                 caption = f"{chapter.title}{heading} ({number})"
                 lines += ["", *latex(block, caption, f"{chapter.key}-{number}")] * (block.css != CHECKLIST)
-    write_text(folder / LATEX, "\n".join(lines) + "\n")
+    write_text(folder / "tables.tex", "\n".join(lines) + "\n")
 
 
 def _inside(blocks: Sequence[Block]) -> Iterator[Block]:
@@ -303,11 +299,11 @@ def latex(table: Table, caption: str, label: str) -> Iterator[str]:
                 beneath = _escaped(_text(cell.small))
                 shown[k] = rf"\begin{{tabular}}[t]{{@{{}}r@{{}}}}{shown[k]}\\({beneath})\end{{tabular}}"
         lines.append(" & ".join(shown) + r" \\")
-    forms = []
+    forms = []  # of columns; one with a cell of more than 60 characters breaks lines
     for column in zip(*rows, strict=True):
         texts = [_text(cell.words) for cell in column]
         numeric = any(re.match(r"[-+<]?\d", text) for text in texts)
-        forms.append(r"p{6cm}" if max(map(len, texts)) > WORDY else "r" if numeric else "l")
+        forms.append(r"p{6cm}" if max(map(len, texts)) > 60 else "r" if numeric else "l")
     yield from (r"\begin{table}", r"\centering", rf"\caption{{{_escaped(caption)}}}", rf"\label{{tab:{label}}}")
     yield r"\begin{adjustbox}{max width=\textwidth, max totalheight=0.85\textheight}"
     first, *others = forms  # names, also where one begins with a digit

@@ -25,7 +25,6 @@ from vitmed.report.plots.drawing import GREEN, GREY, RED, hide_ticks, path_label
 
 PICTURES = 24  # images in a gallery
 LINES, WIDE = 4, 6  # lines of a gallery by pair or patient, pictures in a line
-SUSPECTS = 18
 Read = Callable[[str], np.ndarray]  # path of an image -> uint8 (H, W) or (H, W, 3)
 
 
@@ -71,7 +70,7 @@ def finding_errors(predictions: FindingPredictions, read: Read) -> Figure | None
 def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
     """The images with the most doubtful labels, and the suggestions; None without any."""
     suspects, suggested, _ = find_suspects(predictions)
-    rows, labels, names = suspects[:SUSPECTS], known_labels(predictions), predictions.classes
+    rows, labels, names = suspects[:18], known_labels(predictions), predictions.classes
     pairs = zip(rows, suggested, strict=False)
     titles = [f"label: {short(names[labels[i]], 14)}\nsuggested: {short(names[k], 12)}" for i, k in pairs]
     parts = range(0, len(rows), WIDE)
