@@ -87,8 +87,9 @@ def check_maps(
         similarity = mean_estimate(rank_correlation(maps[name][:SHUFFLED], shuffled[name]), units[:SHUFFLED])
         word, text = verdict(gain, similarity)
         areas = {"deletion": mean_estimate(deletion, units), "insertion": mean_estimate(insertion, units), "gain": gain}
-        of_method: dict[str, Any] = {"similarity": {EVERYTHING: similarity}, "verdict": word, "text": text}
-        methods[name] = MapCheck(title=TITLES[name], **areas, **of_method)
+        methods[name] = MapCheck(
+            title=TITLES[name], **areas, similarity={EVERYTHING: similarity}, verdict=word, text=text
+        )
     ends = {name: float(scores[name].mean()) for name in ("whole", "blank")}
     random = mean_estimate(scores["random"].mean(axis=1), units)
     return result.model_copy(update={"methods": methods, "stages": [EVERYTHING], "random": random, **ends})

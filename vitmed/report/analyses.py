@@ -84,7 +84,6 @@ def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateC
 
 
 OVERALL = ("quadratic_kappa", "grade_error", "auroc", "balanced_accuracy", "accuracy", "mcc", "log_loss", "brier")
-OF_POSITIVE_CLASS = ("sensitivity", "specificity")  # PPV and NPV follow the prevalence, and so differ anyway
 
 
 def compare_with_own_test(
@@ -107,7 +106,8 @@ def compare_with_own_test(
     nothing, prevalence = estimate(float("nan"), float("nan"), float("nan"), "mover"), None
     if own.positive_class is not None:
         here, there = metrics.per_class[own.positive_class], own.per_class[own.positive_class]
-        pairs |= {name: (there[name], here[name]) for name in OF_POSITIVE_CLASS}
+        # PPV and NPV follow the prevalence, and so differ anyway
+        pairs |= {name: (there[name], here[name]) for name in ("sensitivity", "specificity")}
         prevalence = Beside(internal=there.n / own.n, external=here.n / metrics.n)
     numbers = {}
     for name, (a, b) in pairs.items():  # a mean over other classes is another number

@@ -197,7 +197,6 @@ LINE = 0.21  # inches that a line of text takes
 FOLDS = "test sets of the folds, each by the model that never saw it"
 WIDTH = 8.0  # inches
 ARROW = {"arrowstyle": "-|>", "color": BLACK, "linewidth": 1}
-LETTER = 0.088  # inches that a letter takes
 
 
 def flow(predictions: Predictions, metrics: Results) -> Figure | None:
@@ -212,7 +211,7 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
     folds = evaluated is not None and evaluated.folds is not None  # any number of them: a line each, in one box
     beside = 1 if folds else len(parts)
     width = (WIDTH - 0.4 - 0.2 * (beside - 1)) / beside
-    most = int((width - 0.2) / LETTER)  # letters in a line
+    most = int((width - 0.2) / 0.088)  # letters in a line, of so many inches
     if folds:
         tests = {name: _lines(part, noun, unit, 24, False) for name, part in parts.items() if name.startswith("fold")}
         rows = [f"{name}: " + ", ".join(text.replace(" ", "\xa0") for text in own) for name, own in tests.items()]
