@@ -128,12 +128,7 @@ def compare_with_own_test(
     )
 
 
-BY_FOLD: dict[str, Any] = {
-    "method": "by fold",
-    "scale": None,
-    "bias": None,
-    "note": "",
-}  # the calibration of pooled folds
+BY_FOLD: dict[str, Any] = {"method": "by fold", "scale": None, "bias": None, "note": ""}  # of pooled folds
 OF_EVERY_KIND: dict[str, Analysis] = {
     "out_of_distribution": lambda m: report_ood_scores(m.predictions, m.chosen("ood_score"), m.config),
 }
@@ -151,7 +146,7 @@ CLASS_ANALYSES: dict[str, Analysis] = {
     "errors": lambda m: mistakes(m.predictions),
     "label_errors": lambda m: label_errors(m.predictions, m.metrics),
     "calibration": lambda m: report_calibration(m.predictions, m.chosen("calibration"), m.config).model_copy(
-        update=({} if m.extra.folds is None else BY_FOLD | {"folds": [fold.calibration for fold in m.extra.folds.each]})
+        update={} if m.extra.folds is None else BY_FOLD | {"folds": [fold.calibration for fold in m.extra.folds.each]}
     ),
     "operating_points": lambda m: (
         report_points(m.predictions, m.chosen("operating"), m.config)
