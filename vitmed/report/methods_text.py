@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 from vitmed import __version__
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import GRADE_ERRORS
-from vitmed.core.text import counted, format_probability, visible
+from vitmed.core.text import counted, format_probability
 from vitmed.decisions.operating_points import DECIDES
 from vitmed.metrics.estimates import FEWEST, Estimate
 from vitmed.metrics.metric_table import TITLES, methods, phrase
 from vitmed.metrics.readers import ReaderComparison
-from vitmed.report.blocks import escape_markdown
 from vitmed.report.results import Results
 
 KEYED = ("overall", "difference", "numbers", "gaps", "clean", "change")  # fields whose keys are names of numbers
@@ -142,20 +141,6 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
     )
     others += [likeliest] * any(baseline.likeliest for baseline in metrics.baselines.values())
     return [*others, paired, f"Differences from the baselines were tested {joined(each)}."]
-
-
-def methods_markdown(metrics: Results) -> str:
-    """methods.md: what `methods_text` finds, to paste into a paper."""
-    methods = methods_text(metrics, lambda name: escape_markdown(" ".join(visible(name).split())))
-    lines = ["# Statistical methods", "", *(f"{paragraph}\n" for paragraph in methods.paragraphs)]
-    if methods.rows:
-        lines += ["| Interval by | Numbers | Resamples | Source |", "|---|---|---|---|"]
-        drawn = ["" if row.resamples is None else f"{row.resamples:,}" for row in methods.rows]
-        lines += [f"| {r.method} | {r.numbers} | {n} | {r.cites} |" for r, n in zip(methods.rows, drawn, strict=True)]
-        lines += [""]
-    if methods.references:
-        lines += ["## References", "", *(f"{i}. {text}" for i, text in enumerate(methods.references, 1)), ""]
-    return "\n".join(lines)
 
 
 def _design(metrics: Results, shown: Callable[[str], str]) -> str:

@@ -18,7 +18,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.files import make_folder, whole_folder, write_bytes, write_json, write_text
 from vitmed.core.messages import gravest_first
 from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
-from vitmed.core.text import counted, now
+from vitmed.core.text import counted, now, visible
 from vitmed.core.text_files import csv_text
 from vitmed.decisions.evaluation_folder import fold_notes
 from vitmed.decisions.targets import TARGETS
@@ -32,7 +32,7 @@ from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
 from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, Text, escape_markdown, grid, to_markdown
 from vitmed.report.chapters import KINDS, MAIN, MANY, document, plots, render
-from vitmed.report.methods_text import methods_markdown
+from vitmed.report.methods_text import methods_text
 from vitmed.report.participant_flow import counted_again
 from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import Drawn, drawn
@@ -128,8 +128,23 @@ class Report:
                 write_bytes(part / f"{name}.svg", figure.svg)
             if self.content is not None:
                 write_text(part / REPORT, render(results, self.content))
-                sentence = escape_markdown(results_sentence(results))
-                write_text(part / METHODS_TEXT, f"{methods_markdown(results)}\n## Results\n\n{sentence}\n")
+                methods = methods_text(results, lambda name: escape_markdown(" ".join(visible(name).split())))
+                lines = ["# Statistical methods", "", *(f"{paragraph}\n" for paragraph in methods.paragraphs)]
+                if methods.rows:
+                    lines += ["| Interval by | Numbers | Resamples | Source |", "|---|---|---|---|"]
+                    for row in methods.rows:
+                        drawn = "" if row.resamples is None else f"{row.resamples:,}"
+                        lines.append(f"| {row.method} | {row.numbers} | {drawn} | {row.cites} |")
+                    lines.append("")
+                if methods.references:
+                    lines += [
+                        "## References",
+                        "",
+                        *(f"{i}. {text}" for i, text in enumerate(methods.references, 1)),
+                        "",
+                    ]
+                lines += ["## Results", "", escape_markdown(results_sentence(results)), ""]
+                write_text(part / METHODS_TEXT, "\n".join(lines))
                 if "md" in self.formats:
                     write_text(part / "report.md", to_markdown(self.content))
                 if "paper" in self.formats:
