@@ -13,7 +13,7 @@ from conftest import Answer, Trained
 
 from vitmed import diff
 from vitmed.core.errors import CheckpointError, DataError, UsageError
-from vitmed.studies.difference import RunDiff, read_facts
+from vitmed.studies.difference import RunDiff
 
 SAME = "The weights are identical. "
 
@@ -97,7 +97,9 @@ def test_every_kind_of_change_of_the_images(trained: Trained, copied: Path) -> N
     back = found(copied, trained.folder).images
     assert back is not None and back.counts["moved from val to train"] == 1 and back.classes_removed == ["green2"]
     change_config(copied, "train", monitor="mae")  # as of a number, whose kind data.target: auto does not state
-    assert read_facts(trained.folder).classes == {"amber", "blue", "green"} and read_facts(copied).classes == set()
+    images = found(trained.folder, copied).images
+    assert images is not None
+    assert (images.classes_added, images.classes_removed) == ([], ["amber", "blue", "green"])
 
 
 def test_settings_and_versions_in_plain_words(trained: Trained, copied: Path) -> None:

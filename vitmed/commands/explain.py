@@ -23,7 +23,7 @@ from vitmed.inference.open_model import files_for, find_checkpoint, find_named, 
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import attention_maps as draw
 
-FOLDER, NUMBERS = "explain", "explain.json"
+NUMBERS = "explain.json"
 
 
 def explain(
@@ -66,7 +66,7 @@ def explain(
     answers = SIDES if (kind := saved.splits.target.kind) == "number" else saved.classes
     if target is not None and target not in answers:
         raise unknown_key({"findings": "finding", "number": "side"}.get(kind, "class"), target, answers)
-    folder = output_folder(output, Path(FOLDER), saved.splits.root, *filter(Path.is_dir, find_named(named)))
+    folder = output_folder(output, Path("explain"), saved.splits.root, *filter(Path.is_dir, find_named(named)))
     files = files_for(list_images(named), saved, frame, window)
     network = open_network(saved, saved.policy, device, "fp32")
     with bar("predicting") as advance:
@@ -91,7 +91,9 @@ def _write(explanation: Explanation, maps: Maps, checkpoint: str) -> None:
     predictions = explanation.predictions
     with whole_folder(explanation.folder) as part, bar("drawing", unit="pictures") as advance:
         for i in range(len(predictions)):
-            figure = draw(predictions, maps.one(i))
+            row = slice(i, i + 1)
+            grids = {name: grid[row] for name, grid in maps.grids.items()}
+            figure = draw(predictions, Maps(maps.images[row], maps.targets[row], grids, maps.rows[row], maps.shift))
             assert figure is not None
             write_bytes(part / PICTURE.format(i + 1), png(figure))
             advance(i + 1, len(predictions))

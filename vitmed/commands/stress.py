@@ -19,8 +19,6 @@ from vitmed.report.evaluate import describe_images
 from vitmed.report.plots.curves import stress_curves, stress_samples
 from vitmed.report.plots.drawing import png
 
-CURVES, SAMPLES = "stress.png", "stress_samples.png"
-
 
 @dataclass(frozen=True)
 class Stress:
@@ -71,8 +69,8 @@ def stress(
     content, pictures = stress_images(saved, chosen, describe_images(chosen)[0], request)
     with whole_folder(folder) as part:
         if (figure := stress_curves(content)) is not None:
-            write_bytes(part / CURVES, png(figure))
-            write_bytes(part / SAMPLES, png(stress_samples(pictures)))
+            write_bytes(part / "stress.png", png(figure))
+            write_bytes(part / "stress_samples.png", png(stress_samples(pictures)))
         write_json(part / NUMBERS, content.to_dict())
     say(content.verdict)
     shown = "; the next `vitmed evaluate` of these images shows it" * (folder == saved.path.parent / FOLDER)

@@ -80,18 +80,17 @@ def check_maps(
         order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
         tensor.copy_(tensor.flatten()[order].view_as(tensor))
     shuffled = relevance(shaken, x[:SHUFFLED], targets[:SHUFFLED], kind)
-    units = np.arange(len(images)) if units is None else units
-
-    def check(name: str) -> MapCheck:
+    units, methods = np.arange(len(images)) if units is None else units, dict[str, MapCheck]()
+    for name in METHODS:
         deletion, insertion = scores[name].T  # (B,) each
         gain = mean_estimate(insertion - deletion, units)
         similarity = mean_estimate(rank_correlation(maps[name][:SHUFFLED], shuffled[name]), units[:SHUFFLED])
         word, text = verdict(gain, similarity)
         areas = {"deletion": mean_estimate(deletion, units), "insertion": mean_estimate(insertion, units), "gain": gain}
-        return MapCheck(title=TITLES[name], **areas, similarity={EVERYTHING: similarity}, verdict=word, text=text)
-
+        methods[name] = MapCheck(
+            title=TITLES[name], **areas, similarity={EVERYTHING: similarity}, verdict=word, text=text
+        )
     ends = {name: float(scores[name].mean()) for name in ("whole", "blank")}
-    methods = {name: check(name) for name in METHODS}
     random = mean_estimate(scores["random"].mean(axis=1), units)
     return result.model_copy(update={"methods": methods, "stages": [EVERYTHING], "random": random, **ends})
 

@@ -27,11 +27,6 @@ class Maps:
     rows: np.ndarray  # (B,) indices of the images, from 0
     shift: float = 0.0  # from `attention.centre_shift`
 
-    def one(self, i: int) -> Maps:
-        grids = {name: grid[i : i + 1] for name, grid in self.grids.items()}
-        images, targets, rows = (part[i : i + 1] for part in (self.images, self.targets, self.rows))
-        return Maps(images, targets, grids, rows, self.shift)
-
 
 def cells(side: int, grid: int, shift: float) -> np.ndarray:
     """(S,) int64: the patch whose centre is nearest to each pixel along a side."""

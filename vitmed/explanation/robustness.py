@@ -22,7 +22,6 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -198,8 +197,8 @@ def measure_robustness(
         what, rows, mean = CORRUPTIONS[key], list[Strength](), errors[key].mean(axis=0)
         for i, (value, p, error) in enumerate(zip(what.values, part, errors[key], strict=True), 1):
             rows.append(Strength(strength=i, value=value, **_numbers(kind, p), lost=_estimate(error - before)))
-        words = {"title": what.title, "text": what.text, "source": what.source}
-        costs[key] = CorruptionCost(**words, strengths=rows, error=_estimate(mean, 0), lost=_estimate(mean - before))
+        about = {"title": what.title, "text": what.text, "source": what.source}
+        costs[key] = CorruptionCost(**about, strengths=rows, error=_estimate(mean, 0), lost=_estimate(mean - before))
     error = np.concatenate([*errors.values()]).mean(axis=0) if errors else np.array([np.nan])
     result = Robustness(
         n=len(clean),
@@ -216,7 +215,24 @@ def measure_robustness(
         mean_corruption_error=_estimate(error, 0),
         relative=_estimate(error - before if errors else error),
     )
-    return result.model_copy(update=_words(result, clean))
+    (worst, sentence), reasons, notes, reached = _verdict(result), dict[str, str](), list[str](), result.clean[number]
+    for name, entry in result.clean.items():
+        if entry.value is None:
+            one = clean.kind == "classes" and len(np.unique(known_labels(clean))) < 2
+            alike = "all images are of one class" if one else "it is undefined without corruption"
+            reasons[name] = alike if result.n else "there are no images"
+    if not units.max(initial=0) > 0:
+        reasons["intervals"] = f"they need two {'images' if result.n_groups is None else 'patients'} or more"
+    higher = ALL_METRICS[number].higher_is_better
+    end, least = reached.low if higher else reached.high, result.guess  # the end that is nearer to guessing
+    if end is not None and least is not None and (end <= least < 1 if higher else end >= least):
+        notes.append("On the clean images the model is not shown to be better than guessing: there is little to lose.")
+    if result.n_groups is None:
+        notes.append("Patients are unknown: if they have several images each, the intervals are too narrow.")
+    elif result.n_groups < FEW_GROUPS:
+        notes.append(f"There are only {counted(result.n_groups, 'patient')}: the intervals themselves are unreliable.")
+    words = {"undefined": reasons, "worst": worst, "verdict": sentence, "notes": notes}
+    return result.model_copy(update=words)
 
 
 def _error(kind: TargetKind, number: str, predictions: Predictions) -> np.ndarray:
@@ -235,7 +251,6 @@ def _estimate(errors: np.ndarray, lowest: float = -np.inf) -> Estimate:
 
 
 def _numbers(kind: TargetKind, predictions: Predictions) -> dict[str, Estimate]:
-    """The numbers with the intervals of a report."""
     overall = kind.numbers.evaluate(predictions).overall
     return {name: overall[name] for name in kind.stress if name in overall}
 
@@ -268,27 +283,6 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
     text += f" Next: {', '.join(f'{parts[key].title} by {change[key]}' for key in others)}." * bool(others)
     spared = [part.title + f" (by {change[key]})" * (key in larger) for key, part in parts.items() if key not in shown]
     return worst, text + (f" No loss is shown for: {', '.join(spared)}." if spared else "")
-
-
-def _words(result: Robustness, clean: Predictions) -> dict[str, Any]:
-    """The fields of a result that are sentences."""
-    (worst, sentence), reasons, notes, number = _verdict(result), {}, list[str](), result.clean[result.number]
-    for name, entry in result.clean.items():
-        if entry.value is None:
-            one = clean.kind == "classes" and len(np.unique(known_labels(clean))) < 2
-            alike = "all images are of one class" if one else "it is undefined without corruption"
-            reasons[name] = alike if result.n else "there are no images"
-    if not clean.units.max(initial=0) > 0:
-        reasons["intervals"] = f"they need two {'images' if result.n_groups is None else 'patients'} or more"
-    higher = ALL_METRICS[result.number].higher_is_better
-    end = number.low if higher else number.high  # nearer to guessing
-    if end is not None and result.guess is not None and (end <= result.guess < 1 if higher else end >= result.guess):
-        notes.append("On the clean images the model is not shown to be better than guessing: there is little to lose.")
-    if result.n_groups is None:
-        notes.append("Patients are unknown: if they have several images each, the intervals are too narrow.")
-    elif result.n_groups < FEW_GROUPS:
-        notes.append(f"There are only {counted(result.n_groups, 'patient')}: the intervals themselves are unreliable.")
-    return {"undefined": reasons, "worst": worst, "verdict": sentence, "notes": notes}
 
 
 def known_stress(run: Path, weights_hash: str, what: str) -> Robustness | None:

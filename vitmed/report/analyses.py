@@ -15,7 +15,7 @@ from vitmed.decisions.evaluation_folder import Folds, by_fold
 from vitmed.decisions.operating_points import TITLES, OperatingPoint, PolicyPoints, reached_by, report_points
 from vitmed.decisions.out_of_distribution import detection_auroc, report_ood_scores, scores_of
 from vitmed.decisions.policy import DecisionPolicy, count_answers
-from vitmed.decisions.reliability import CalibrationReport, report_calibration
+from vitmed.decisions.reliability import report_calibration
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.explanation.results import Maps
 from vitmed.metrics.areas import fixed_rates
@@ -67,15 +67,6 @@ class Material:
 Analysis = Callable[[Material], Frozen | dict[str, Subgroups] | list[ReaderComparison] | None]
 
 
-def _calibration(m: Material) -> CalibrationReport:
-    """`report_calibration`; of pooled folds with the calibration of each."""
-    found = report_calibration(m.predictions, m.chosen("calibration"), m.config)
-    if m.extra.folds is None:
-        return found
-    by_fold = {"method": "by fold", "scale": None, "bias": None, "note": ""}
-    return found.model_copy(update={**by_fold, "folds": [fold.calibration for fold in m.extra.folds.each]})
-
-
 def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateConfig) -> Frozen | None:
     """`report_points` of pooled folds: the likeliest class, and the decisions of each fold at its own threshold."""
     asked, positive = folds.asked, positive_index(predictions)
@@ -93,7 +84,6 @@ def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateC
 
 
 OVERALL = ("quadratic_kappa", "grade_error", "auroc", "balanced_accuracy", "accuracy", "mcc", "log_loss", "brier")
-OF_POSITIVE_CLASS = ("sensitivity", "specificity")  # PPV and NPV follow the prevalence, and so differ anyway
 
 
 def compare_with_own_test(
@@ -116,7 +106,8 @@ def compare_with_own_test(
     nothing, prevalence = estimate(float("nan"), float("nan"), float("nan"), "mover"), None
     if own.positive_class is not None:
         here, there = metrics.per_class[own.positive_class], own.per_class[own.positive_class]
-        pairs |= {name: (there[name], here[name]) for name in OF_POSITIVE_CLASS}
+        # PPV and NPV follow the prevalence, and so differ anyway
+        pairs |= {name: (there[name], here[name]) for name in ("sensitivity", "specificity")}
         prevalence = Beside(internal=there.n / own.n, external=here.n / metrics.n)
     numbers = {}
     for name, (a, b) in pairs.items():  # a mean over other classes is another number
@@ -137,6 +128,7 @@ def compare_with_own_test(
     )
 
 
+BY_FOLD: dict[str, Any] = {"method": "by fold", "scale": None, "bias": None, "note": ""}  # of pooled folds
 OF_EVERY_KIND: dict[str, Analysis] = {
     "out_of_distribution": lambda m: report_ood_scores(m.predictions, m.chosen("ood_score"), m.config),
 }
@@ -153,7 +145,9 @@ CLASS_ANALYSES: dict[str, Analysis] = {
     ),
     "errors": lambda m: mistakes(m.predictions),
     "label_errors": lambda m: label_errors(m.predictions, m.metrics),
-    "calibration": _calibration,
+    "calibration": lambda m: report_calibration(m.predictions, m.chosen("calibration"), m.config).model_copy(
+        update={} if m.extra.folds is None else BY_FOLD | {"folds": [fold.calibration for fold in m.extra.folds.each]}
+    ),
     "operating_points": lambda m: (
         report_points(m.predictions, m.chosen("operating"), m.config)
         if m.extra.folds is None

@@ -222,31 +222,31 @@ class Line(NamedTuple):
 
 def checklists(metrics: Results, shown: Collection[str]) -> list[tuple[Guideline, list[Line]]]:
     """The guidelines, filled in as far as this report goes; `shown` are the keys of its chapters."""
-    return [(each, [_line(item, metrics, shown) for item in each.items]) for each in content().guidelines]
-
-
-def _line(item: Item, metrics: Results, shown: Collection[str]) -> Line:
-    there, absent = [], []
-    for name in item.topics:
-        topic = content().topics[name]
-        if metrics.folds is not None and topic.folds:
-            topic = topic.model_copy(update={"text": topic.folds})
-        elif topic.ensemble and metrics.report.facts.get("Model", "").startswith(MEAN):
-            topic = topic.model_copy(update={"text": topic.ensemble})
-        has: Any = name not in THERE or THERE[name](metrics)
-        if topic.fact or topic.part:
-            has = topic.fact in metrics.report.facts if topic.fact else metrics[topic.part]
-        if has and topic.section in shown:
-            there.append(topic)
-        elif not topic.optional:
-            absent.append(f"{topic.text}: not in this report")
-    left = item.author
-    if left == content().author["demography"]:  # what no column says about the patients of each split
-        words = {word for column in _characteristics(metrics) for word in re.split("[^a-z]+", column.lower())}
-        traits = ", ".join(name for name, others in content().traits.items() if not words & {name, *others})
-        left = f"{traits} of the patients of each split" if traits else ""
-    missing = "; ".join([*absent, *([left] if left else [])])
-    return Line(item, "not supplied" if not there else "in part" if missing else "answered", tuple(there), missing)
+    lists = [(each, list[Line]()) for each in content().guidelines]
+    for item, lines in ((item, lines) for each, lines in lists for item in each.items):
+        there, absent = [], []
+        for name in item.topics:
+            topic = content().topics[name]
+            if metrics.folds is not None and topic.folds:
+                topic = topic.model_copy(update={"text": topic.folds})
+            elif topic.ensemble and metrics.report.facts.get("Model", "").startswith(MEAN):
+                topic = topic.model_copy(update={"text": topic.ensemble})
+            has: Any = name not in THERE or THERE[name](metrics)
+            if topic.fact or topic.part:
+                has = topic.fact in metrics.report.facts if topic.fact else metrics[topic.part]
+            if has and topic.section in shown:
+                there.append(topic)
+            elif not topic.optional:
+                absent.append(f"{topic.text}: not in this report")
+        left = item.author
+        if left == content().author["demography"]:  # what no column says about the patients of each split
+            words = {word for column in _characteristics(metrics) for word in re.split("[^a-z]+", column.lower())}
+            traits = ", ".join(name for name, others in content().traits.items() if not words & {name, *others})
+            left = f"{traits} of the patients of each split" if traits else ""
+        missing = "; ".join([*absent, *([left] if left else [])])
+        state = "not supplied" if not there else "in part" if missing else "answered"
+        lines.append(Line(item, state, tuple(there), missing))
+    return lists
 
 
 def _characteristics(metrics: Results) -> list[str]:

@@ -40,36 +40,31 @@ class Row(NamedTuple):
     part: str = ""  # the class or finding, where it is of one
 
 
-def _rows(content: ComparisonResults) -> list[Row]:
-    """The rows of the pairs that were asked, then those of each model with its own baseline."""
-    kind, rows = TARGETS[content.kind], list[Row]()
-    for pair in sorted(content.pairs, key=lambda pair: content.models[pair.second].baseline_of is not None):
-        models = [content.models[name] for name in (pair.first, pair.second)]
-        both = [(model.likeliest if pair.likeliest else None) or model for model in models]
-        for name in dict.fromkeys([*kind.headline[:3], *pair.tests]):
-            test, (first, second) = pair.tests.get(name), [numbers.overall[name] for numbers in both]
-            ps = (test.p, test.p_holm) if test else (None, None)
-            moved = [first, second] != [model.overall[name] for model in models]
-            title = kind.metrics[name].phrase + LIKELIEST * moved
-            rows.append(Row(pair, title, first, second, pair.difference[name], *ps))
-        parts = {"sensitivity": pair.sensitivity, "specificity": pair.specificity}
-        if content.kind == "findings":
-            parts |= {"auroc": pair.classes, "average_precision": pair.average_precision}
-        for part in content.classes:
-            for name, gaps in parts.items():
-                if gap := (gaps or {}).get(part):
-                    first, second = (numbers.per_class[part][name] for numbers in both)
-                    moved = [first, second] != [model.per_class[part][name] for model in models]
-                    title = f"{part}: {METRICS[name].phrase if name in METRICS else name}{LIKELIEST * moved}"
-                    rows.append(Row(pair, title, first, second, gap, gap.p, gap.p_holm, part))
-    return rows
-
-
 class ComparisonTables:
-    """The rows of a comparison and the letter that stands for each model, a number after 26; drawn as tables."""
+    """The rows of the pairs that were asked, then those of each model with its own baseline; and the letter that stands
+    for each model, a number after 26. Drawn as tables."""
 
     def __init__(self, content: ComparisonResults) -> None:
-        self.content, self.rows = content, _rows(content)
+        self.content, self.rows, kind = content, list[Row](), TARGETS[content.kind]
+        for pair in sorted(content.pairs, key=lambda pair: content.models[pair.second].baseline_of is not None):
+            models = [content.models[name] for name in (pair.first, pair.second)]
+            both = [(model.likeliest if pair.likeliest else None) or model for model in models]
+            for name in dict.fromkeys([*kind.headline[:3], *pair.tests]):
+                test, (first, second) = pair.tests.get(name), [numbers.overall[name] for numbers in both]
+                ps = (test.p, test.p_holm) if test else (None, None)
+                moved = [first, second] != [model.overall[name] for model in models]
+                title = kind.metrics[name].phrase + LIKELIEST * moved
+                self.rows.append(Row(pair, title, first, second, pair.difference[name], *ps))
+            parts = {"sensitivity": pair.sensitivity, "specificity": pair.specificity}
+            if content.kind == "findings":
+                parts |= {"auroc": pair.classes, "average_precision": pair.average_precision}
+            for part in content.classes:
+                for name, gaps in parts.items():
+                    if gap := (gaps or {}).get(part):
+                        first, second = (numbers.per_class[part][name] for numbers in both)
+                        moved = [first, second] != [model.per_class[part][name] for model in models]
+                        title = f"{part}: {METRICS[name].phrase if name in METRICS else name}{LIKELIEST * moved}"
+                        self.rows.append(Row(pair, title, first, second, gap, gap.p, gap.p_holm, part))
         alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
         self.letters = {name: (alphabet[k : k + 1] or str(k + 1)) for k, name in enumerate(content.models)}
         self.adjusted = any(row.p_holm not in (None, row.p) for row in self.rows)  # p, for several pairs

@@ -5,7 +5,7 @@ The page is for the lab itself: it names files and patients. It is one file with
 
 import contextlib
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,27 +49,22 @@ def write_data_report(folder: Path, root: Path, checked: Found, content: Mapping
     for name in sorted({kind for image in images for kind in image.kinds or ("",)})[:CLASSES]:
         paths = [i.path for i in images if name in (i.kinds or ("",)) and not i.record.kind]
         spread = np.unique(np.linspace(0, len(paths) - 1, EXAMPLES).astype(int)).tolist() if paths else []
-        examples.append((name or "no class", _strip(root, [paths[i] for i in spread])))
+        examples.append((name or "no class", [paths[i] for i in spread]))
+    strips = {"examples": examples, "pairs": [(title, [images[i].path for i in group]) for title, group in shown]}
+    pictures = dict[str, str]()  # small PNGs, made from the pixels alone; "" for a file that cannot be decoded
+    for path in (path for strip in strips.values() for _, paths in strip for path in paths):
+        stream = io.BytesIO()
+        with contextlib.suppress(DataError):
+            image = read_image(root / path)
+            image.thumbnail((SIDE, SIDE))
+            image.save(stream, format="PNG")  # without the metadata of the file
+        pictures[path] = data_uri(stream.getvalue()) if stream.tell() else ""
     html = fill(
         "data_check.html.j2",
         title=f"Data check of {content['data']}",
         content=content,
         problems=checked.problems,
         meanings={code: meaning for code, (_, meaning, _) in PROBLEMS.items()},
-        examples=examples,
-        pairs=[(title, _strip(root, [images[i].path for i in group])) for title, group in shown],
+        **{name: [(title, [(pictures[p], p) for p in paths]) for title, paths in of] for name, of in strips.items()},
     )
     write_text(folder / PAGE, html)
-
-
-def _strip(root: Path, paths: Iterable[str]) -> list[tuple[str, str]]:
-    """Small PNGs, made from the pixels alone, without the files' metadata; "" for a file that cannot be decoded."""
-    strip = []
-    for path in paths:
-        stream = io.BytesIO()
-        with contextlib.suppress(DataError):
-            image = read_image(root / path)
-            image.thumbnail((SIDE, SIDE))
-            image.save(stream, format="PNG")
-        strip.append((data_uri(stream.getvalue()) if stream.tell() else "", path))
-    return strip

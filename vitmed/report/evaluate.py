@@ -338,8 +338,25 @@ def _with_table(
     if labels is None:
         return evaluated, flags, []
     if predictions.labels is None:
-        predictions, notes = _labelled(predictions, Path(labels))
-        return replace(evaluated, predictions=predictions), flags, notes
+        # of the images with a label in the table, with its patients
+        kind, unit = predictions.kind, predictions.target.unit
+        request = LabelRequest(DataConfig(unit=unit), kind, outputs=classes)  # type: ignore[call-arg]
+        read = labels_from_table(Path(labels), None, predictions.paths, request)
+        row_of = {path: row for row, path in enumerate(predictions.paths)}
+        samples = sorted(read.every, key=lambda sample: row_of[sample.path])
+        if kind == "classes":
+            index = {plain_grade(name): k for k, name in enumerate(classes)}
+            if strange := sorted(name for name in read.classes if plain_grade(name) not in index):
+                not_ours = f"class {listed([*map(repr, strange)])} is not one of the classes {listed(classes)}"
+                raise DataError(f"{Path(labels)}: {not_ours}", "rename them, or remove their rows")
+            numbers = np.array([index[plain_grade(read.classes[sample.label])] for sample in samples], dtype=np.int64)
+        else:
+            numbers = targets_in(samples).astype(np.int8) if kind == "findings" else targets_in(samples)[:, 0]
+        part = predictions.take(np.array([row_of[sample.path] for sample in samples], dtype=np.int64))
+        groups = tuple(str(sample.group) for sample in samples) if read.patients else part.groups
+        columns = {**part.columns, **cells_of(samples, read.columns)}
+        predictions = replace(part, labels=numbers, groups=groups, columns=columns)
+        return replace(evaluated, predictions=predictions), flags, [*read.notes]
     known, kind = known_labels(predictions), predictions.kind
     truth: Any = {"": [classes[k] for k in known]} if kind == "classes" else None
     truth = truth or dict(zip(classes, known.reshape(len(known), -1).T.tolist(), strict=True))
@@ -348,27 +365,6 @@ def _with_table(
     predictions = replace(predictions, groups=groups, columns={**predictions.columns, **cells})
     flags = table_flags(flags, cells, predictions.kind, classes)
     return replace(evaluated, predictions=predictions), flags, notes
-
-
-def _labelled(predictions: Predictions, file: Path) -> tuple[Predictions, list[str]]:
-    """The predictions for the images with a label in a table, with its patients and further columns; and notes."""
-    classes, kind = predictions.classes, predictions.kind
-    request = LabelRequest(DataConfig(unit=predictions.target.unit), kind, outputs=classes)  # type: ignore[call-arg]
-    read = labels_from_table(file, None, predictions.paths, request)
-    row_of = {path: row for row, path in enumerate(predictions.paths)}
-    samples = sorted(read.every, key=lambda sample: row_of[sample.path])
-    if kind == "classes":
-        index = {plain_grade(name): k for k, name in enumerate(classes)}
-        if strange := sorted(name for name in read.classes if plain_grade(name) not in index):
-            problem = f"{file}: class {listed([*map(repr, strange)])} is not one of the classes {listed(classes)}"
-            raise DataError(problem, "rename them, or remove their rows")
-        labels = np.array([index[plain_grade(read.classes[sample.label])] for sample in samples], dtype=np.int64)
-    else:
-        labels = targets_in(samples).astype(np.int8) if kind == "findings" else targets_in(samples)[:, 0]
-    part = predictions.take(np.array([row_of[sample.path] for sample in samples], dtype=np.int64))
-    groups = tuple(str(sample.group) for sample in samples) if read.patients else part.groups
-    cells = cells_of(samples, read.columns)
-    return replace(part, labels=labels, groups=groups, columns={**part.columns, **cells}), [*read.notes]
 
 
 def check_against_rest(predictions: Predictions, positive: str | None) -> None:

@@ -47,7 +47,29 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], warned: S
     metrics = evaluation.metrics
     page, tables = evaluation.folder / REPORT, evaluation.folder / NUMBERS
     with gathering() as kept:
-        _say_numbers(metrics)
+        if metrics.identity:
+            say(metrics.identity)
+        if metrics.n:
+            show(first_sentence(metrics))
+        numbers, _, how = headline(metrics).rpartition("\n")
+        show(numbers)
+        say(how)
+        if metrics.fixed_rates is not None:
+            say("specificity  sensitivity")
+            for rate in metrics.fixed_rates.sensitivity:
+                say(f"{rate.fixed:<13.2f}{value_text(rate.reached)}{' (too few to say)' * rate.too_few}")
+        table, curve = metrics.prevalence, metrics.decision_curve
+        if table is not None and table.intended is not None and table.rows:
+            say(table.sentence)
+        if curve is not None and curve.intended is not None:
+            say(curve.intended.sentence)
+        for text in (*baseline_verdicts(metrics), *reader_lines(metrics)):
+            show(text)
+        if metrics.external is not None:
+            name, pair = next(iter(metrics.external.numbers.items()))
+            gap = f"difference {value_text(pair.difference, '+')}"
+            gap = "no interval for the difference" if pair.difference.low is None else gap
+            show(f"on the run's own test set: {ALL_METRICS[name].phrase} {number(pair.internal.value)}; {gap}")
         for note in metrics.notes:
             if note not in warned:
                 (warn if is_warning(note) else say)(note)
@@ -57,34 +79,6 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], warned: S
     show(f"report: {page}{also}" if page.is_file() else f"numbers, without figures and page: {tables}")
     check_gates(gates, evaluation.metrics, evaluation)
     return evaluation
-
-
-def _say_numbers(metrics: Results) -> None:
-    if metrics.identity:
-        say(metrics.identity)
-    if metrics.n:
-        show(first_sentence(metrics))
-    numbers, _, how = headline(metrics).rpartition("\n")
-    show(numbers)
-    say(how)
-    if metrics.fixed_rates is not None:
-        say("specificity  sensitivity")
-        for rate in metrics.fixed_rates.sensitivity:
-            say(f"{rate.fixed:<13.2f}{value_text(rate.reached)}{' (too few to say)' * rate.too_few}")
-    table, curve = metrics.prevalence, metrics.decision_curve
-    if table is not None and table.intended is not None and table.rows:
-        say(table.sentence)
-    if curve is not None and curve.intended is not None:
-        say(curve.intended.sentence)
-    for text in baseline_verdicts(metrics):
-        show(text)
-    for line in reader_lines(metrics):
-        show(line)
-    if metrics.external is not None:
-        name, pair = next(iter(metrics.external.numbers.items()))
-        gap = f"difference {value_text(pair.difference, '+')}"
-        gap = "no interval for the difference" if pair.difference.low is None else gap
-        show(f"on the run's own test set: {ALL_METRICS[name].phrase} {number(pair.internal.value)}; {gap}")
 
 
 def headline(metrics: Results) -> str:

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 from vitmed import __version__
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import GRADE_ERRORS
-from vitmed.core.text import counted, format_probability, visible
+from vitmed.core.text import counted, format_probability
 from vitmed.decisions.operating_points import DECIDES
 from vitmed.metrics.estimates import FEWEST, Estimate
 from vitmed.metrics.metric_table import TITLES, methods, phrase
 from vitmed.metrics.readers import ReaderComparison
-from vitmed.report.blocks import escape_markdown
 from vitmed.report.results import Results
 
 KEYED = ("overall", "difference", "numbers", "gaps", "clean", "change")  # fields whose keys are names of numbers
@@ -49,23 +48,20 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         return str(sorted(cited.index(source) + 1 for source in sources))
 
     groups, unit = _by_method(metrics), "image" if metrics.n_groups is None else "patient"
-
-    def sentences(main: bool) -> list[str]:
-        lines = []
+    main, further = list[str](), list[str]()
+    for lines in (main, further):
         for (key, resamples), names in groups.items():
-            which = [f"for {text}" for about, text in names.items() if (about in primary) == main]
+            which = [f"for {text}" for about, text in names.items() if (about in primary) == (lines is main)]
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
             if which:
                 how, numbers = table.intervals[key], joined(which).replace("for", "For", 1)
                 way = f"{how.text.format(unit=unit)}{drawn} {cite(how.sources)}"
                 lines.append(f"{numbers}, intervals were computed with {way}.")
-        return lines
-
     estimates = [*_estimates(metrics)]
-    main = [*sentences(main=True), *_scales({(field, of.method) for _, prefix, field, of in estimates if not prefix})]
+    main += _scales({(field, of.method) for _, prefix, field, of in estimates if not prefix})
     if any(PARTLY in text for names in groups.values() for text in names.values()):
         main.append("'In part' marks a number whose values came from more than one method, such as one for few images.")
-    further = [*sentences(main=False), *_tests(metrics, cite)]
+    further += _tests(metrics, cite)
     fitted, choice = metrics.calibration, metrics.report.facts.get("Model choice")
     chosen = [f"Choice of the model: {choice}."] if choice else []
     if metrics.finding_reports and metrics.report.policy:
@@ -145,20 +141,6 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
     )
     others += [likeliest] * any(baseline.likeliest for baseline in metrics.baselines.values())
     return [*others, paired, f"Differences from the baselines were tested {joined(each)}."]
-
-
-def methods_markdown(metrics: Results) -> str:
-    """methods.md: what `methods_text` finds, to paste into a paper."""
-    methods = methods_text(metrics, lambda name: escape_markdown(" ".join(visible(name).split())))
-    lines = ["# Statistical methods", "", *(f"{paragraph}\n" for paragraph in methods.paragraphs)]
-    if methods.rows:
-        lines += ["| Interval by | Numbers | Resamples | Source |", "|---|---|---|---|"]
-        drawn = ["" if row.resamples is None else f"{row.resamples:,}" for row in methods.rows]
-        lines += [f"| {r.method} | {r.numbers} | {n} | {r.cites} |" for r, n in zip(methods.rows, drawn, strict=True)]
-        lines += [""]
-    if methods.references:
-        lines += ["## References", "", *(f"{i}. {text}" for i, text in enumerate(methods.references, 1)), ""]
-    return "\n".join(lines)
 
 
 def _design(metrics: Results, shown: Callable[[str], str]) -> str:

@@ -84,25 +84,22 @@ def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Charact
         count = Counter((split, stratum) for split, stratum, _ in members)
         values = []
         for stratum, name in enumerate(cut.names):
-            counts = {split: count[split, stratum] for split, _ in parts}
+            counts, cells = {split: count[split, stratum] for split, _ in parts}, dict[str, Cell]()
+            for split, n in counts.items():
+                share, difference = None, None
+                if n >= FEWEST:
+                    share = n / sizes[split]
+                    if split != "train" and counts.get("train", 0) >= FEWEST:
+                        other = counts["train"] / sizes["train"]
+                        spread = ((share * (1 - share) + other * (1 - other)) / 2) ** 0.5
+                        difference = (share - other) / spread if spread > 0 else 0.0
+                cells[split] = Cell(n=n if n >= FEWEST else None, share=share, difference=difference)
             if max(counts.values()) >= FEWEST:
-                values.append(Value(name=name, splits={split: _cell(split, counts, sizes) for split in counts}))
+                values.append(Value(name=name, splits=cells))
         rare = len(cut.names) - len(values[:MOST])
         reason = {"reason": cut.why} if cut.why else {}
         found[column] = Characteristic(unit=unit, cut=cut.cut, rows=values[:MOST], rare=rare, **reason)
     return found
-
-
-def _cell(split: str, counts: Mapping[str, int], sizes: Mapping[str, int]) -> Cell:
-    n = counts[split]
-    if n < FEWEST:
-        return Cell(n=None, share=None, difference=None)
-    share, difference = n / sizes[split], None
-    if split != "train" and counts.get("train", 0) >= FEWEST:
-        other = counts["train"] / sizes["train"]
-        spread = ((share * (1 - share) + other * (1 - other)) / 2) ** 0.5
-        difference = (share - other) / spread if spread > 0 else 0.0
-    return Cell(n=n, share=share, difference=difference)
 
 
 def _counts(
@@ -200,7 +197,6 @@ LINE = 0.21  # inches that a line of text takes
 FOLDS = "test sets of the folds, each by the model that never saw it"
 WIDTH = 8.0  # inches
 ARROW = {"arrowstyle": "-|>", "color": BLACK, "linewidth": 1}
-LETTER = 0.088  # inches that a letter takes
 
 
 def flow(predictions: Predictions, metrics: Results) -> Figure | None:
@@ -215,7 +211,7 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
     folds = evaluated is not None and evaluated.folds is not None  # any number of them: a line each, in one box
     beside = 1 if folds else len(parts)
     width = (WIDTH - 0.4 - 0.2 * (beside - 1)) / beside
-    most = int((width - 0.2) / LETTER)  # letters in a line
+    most = int((width - 0.2) / 0.088)  # letters in a line, of so many inches
     if folds:
         tests = {name: _lines(part, noun, unit, 24, False) for name, part in parts.items() if name.startswith("fold")}
         rows = [f"{name}: " + ", ".join(text.replace(" ", "\xa0") for text in own) for name, own in tests.items()]

@@ -5,7 +5,7 @@ Every template sees `metrics` (the `Results`), the functions and tables in `IN_T
 `Sheet`. A page has neither style attributes nor scripts of others: its Content-Security-Policy forbids them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -151,8 +151,10 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals |= IN_TEMPLATES
-    environment.filters |= {"breaks": breaks, "each": each, "cell": cell}
+    environment.filters |= {"breaks": breaks, "cell": cell}
     environment.tests["warning"] = is_warning
+    # headings of columns: every pattern, such as "{}, images", for each name
+    environment.filters["each"] = lambda names, *patterns: [one.format(name) for name in names for one in patterns]
     environment.filters["md"] = lambda text: escape_markdown(" ".join(str(text).split()))
     return environment
 
@@ -169,18 +171,6 @@ def title_of(metrics: Results, name: str) -> str:
     """The title of an overall number, with its unit."""
     metric, unit = TARGETS[metrics.target.kind].metrics[name], metrics.target.unit
     return f"{metric.title} ({unit})" if unit and metric.in_unit else metric.title
-
-
-def titles_of(metrics: Results, names: Iterable[str]) -> list[str]:
-    """The titles of numbers, overall with their unit, or of the positive class."""
-    own = TARGETS[metrics.target.kind].metrics
-    return [title_of(metrics, name) if name in own else TITLES[name] for name in names]
-
-
-def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
-    """The numbers of the first screen, as in `headline_of`; of classes far apart also `if_balanced`."""
-    lines = headline_of(metrics) + if_balanced(metrics)
-    return lines if metrics.positive_class is None else [line for line in lines if line[0] in BESIDE_RATES + RATES]
 
 
 def if_balanced(metrics: Results) -> list[tuple[str, str, Estimate]]:
@@ -226,11 +216,6 @@ def results_sentence(metrics: Results) -> str:
     if (held := metrics.intervals) is not None:
         text += f" The {100 * held.asked:.3g} % prediction intervals had a coverage of {share(held.coverage)}."
     return text
-
-
-def each(names: Iterable[object], *patterns: str) -> list[str]:
-    """Headings of columns: every pattern, such as "{}, images", for each name."""
-    return [pattern.format(name) for name in names for pattern in patterns]
 
 
 def breaks(name: str) -> Markup:
@@ -298,6 +283,14 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "titles": TITLES,
     "DECIDES": DECIDES,
     "titled": lambda names: [TITLES[name] for name in names],
+    "titles_of": lambda metrics, names: [  # overall with their unit, or of the positive class
+        title_of(metrics, name) if name in TARGETS[metrics.target.kind].metrics else TITLES[name] for name in names
+    ],
+    "summary_of": lambda metrics: [  # the numbers of the first screen
+        line
+        for line in headline_of(metrics) + if_balanced(metrics)
+        if metrics.positive_class is None or line[0] in BESIDE_RATES + RATES
+    ],
     "definitions": lambda metrics: TARGETS[metrics.target.kind].metrics,
     "class_numbers": PER_CLASS,
     "point_numbers": (*RATES, "f1", "lr_plus", "lr_minus"),
@@ -320,7 +313,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
         one.__name__: one
         for one in (
             *(number, value, interval, share, percent, in_percent, percentage, phrase, reasons),
-            *(td, cell, cells, counted, counted_doing, summary_of, title_of, titles_of, sampling_of, at, rows),
+            *(td, cell, cells, counted, counted_doing, title_of, sampling_of, at, rows),
             *(name_of, methods_text, results_sentence, spread_of, value_text),
         )
     },

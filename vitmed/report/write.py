@@ -18,7 +18,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.files import make_folder, whole_folder, write_bytes, write_json, write_text
 from vitmed.core.messages import gravest_first
 from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
-from vitmed.core.text import counted, now
+from vitmed.core.text import counted, now, visible
 from vitmed.core.text_files import csv_text
 from vitmed.decisions.evaluation_folder import fold_notes
 from vitmed.decisions.targets import TARGETS
@@ -32,7 +32,7 @@ from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
 from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, Text, escape_markdown, grid, to_markdown
 from vitmed.report.chapters import KINDS, MAIN, MANY, document, plots, render
-from vitmed.report.methods_text import methods_markdown
+from vitmed.report.methods_text import methods_text
 from vitmed.report.participant_flow import counted_again
 from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import Drawn, drawn
@@ -41,7 +41,6 @@ from vitmed.report.templates import results_sentence, slider_data
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
 ONE_FINDING = "One of {} findings: only the report of all adjusts a difference from a baseline for the others."
-MARKDOWN = "report.md"
 BASELINES = {
     # key in metrics.json and file name -> what it is, for `baseline_text`
     "frozen_features": "{} on the features of the pretrained network, not fine-tuned",
@@ -129,12 +128,27 @@ class Report:
                 write_bytes(part / f"{name}.svg", figure.svg)
             if self.content is not None:
                 write_text(part / REPORT, render(results, self.content))
-                sentence = escape_markdown(results_sentence(results))
-                write_text(part / METHODS_TEXT, f"{methods_markdown(results)}\n## Results\n\n{sentence}\n")
+                methods = methods_text(results, lambda name: escape_markdown(" ".join(visible(name).split())))
+                lines = ["# Statistical methods", "", *(f"{paragraph}\n" for paragraph in methods.paragraphs)]
+                if methods.rows:
+                    lines += ["| Interval by | Numbers | Resamples | Source |", "|---|---|---|---|"]
+                    for row in methods.rows:
+                        drawn = "" if row.resamples is None else f"{row.resamples:,}"
+                        lines.append(f"| {row.method} | {row.numbers} | {drawn} | {row.cites} |")
+                    lines.append("")
+                if methods.references:
+                    lines += [
+                        "## References",
+                        "",
+                        *(f"{i}. {text}" for i, text in enumerate(methods.references, 1)),
+                        "",
+                    ]
+                lines += ["## Results", "", escape_markdown(results_sentence(results)), ""]
+                write_text(part / METHODS_TEXT, "\n".join(lines))
                 if "md" in self.formats:
-                    write_text(part / MARKDOWN, to_markdown(self.content))
+                    write_text(part / "report.md", to_markdown(self.content))
                 if "paper" in self.formats:
-                    write_paper(part / PAPER, results, self.content)
+                    write_paper(part / "paper", results, self.content)
         return results
 
 
@@ -237,11 +251,8 @@ def read_baselines(folder: Path) -> dict[str, Predictions]:
 
 # --- --format paper: one sentence of results, tables as LaTeX and CSV, figures as PDF
 
-PAPER = "paper"
-SENTENCE, LATEX = "results.txt", "tables.tex"
 LEFT_OUT, CHECKLIST = "prose", "checklist"  # tables of explanations, which methods.md has; those of text, no LaTeX
 PREAMBLE = "% \\usepackage{adjustbox, booktabs}; below the numbers: confidence intervals"
-WORDY = 60  # characters of a cell, beyond which its column breaks lines
 NUMBER = re.compile(r"^-?\d{1,3}(,\d{3})+(\.\d+)?$")  # 1,234: no number for a program
 SPECIAL = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater"}
 
@@ -250,7 +261,7 @@ def write_paper(folder: Path, metrics: Results, content: Document) -> None:
     """Write the sentence, every table (CHAPTER-1.csv; those of numbers also in tables.tex), and every figure as PDF."""
     make_folder(folder)
     lines = [PREAMBLE]
-    write_text(folder / SENTENCE, results_sentence(metrics) + "\n")
+    write_text(folder / "results.txt", results_sentence(metrics) + "\n")
     for chapter in content.chapters:
         number, heading = 0, ""
         for block in _inside(chapter.blocks):
@@ -263,7 +274,7 @@ def write_paper(folder: Path, metrics: Results, content: Document) -> None:
                 write_text(folder / f"{chapter.key}-{number}.csv", csv_text(_columns(block)))
                 caption = f"{chapter.title}{heading} ({number})"
                 lines += ["", *latex(block, caption, f"{chapter.key}-{number}")] * (block.css != CHECKLIST)
-    write_text(folder / LATEX, "\n".join(lines) + "\n")
+    write_text(folder / "tables.tex", "\n".join(lines) + "\n")
 
 
 def _inside(blocks: Sequence[Block]) -> Iterator[Block]:
@@ -295,27 +306,24 @@ def _columns(table: Table) -> list[list[str]]:
 
 
 def latex(table: Table, caption: str, label: str) -> Iterator[str]:
-    def text(cell: Cell) -> str:
-        number = _escaped(_text(cell.words))
-        if not cell.small:
-            return number
-        return rf"\begin{{tabular}}[t]{{@{{}}r@{{}}}}{number}\\({_escaped(_text(cell.small))})\end{{tabular}}"
-
-    def form(column: Sequence[Cell]) -> str:
+    rows, lines = [[Cell(title) for title in table.head], *grid(table)], list[str]()
+    for row in rows:
+        shown = [_escaped(_text(cell.words)) for cell in row]
+        for k, cell in enumerate(row):
+            if cell.small:
+                beneath = _escaped(_text(cell.small))
+                shown[k] = rf"\begin{{tabular}}[t]{{@{{}}r@{{}}}}{shown[k]}\\({beneath})\end{{tabular}}"
+        lines.append(" & ".join(shown) + r" \\")
+    forms = []  # of columns; one with a cell of more than 60 characters breaks lines
+    for column in zip(*rows, strict=True):
         texts = [_text(cell.words) for cell in column]
-        if max(map(len, texts)) > WORDY:
-            return r"p{6cm}"
-        return "r" if any(re.match(r"[-+<]?\d", text) for text in texts) else "l"
-
-    def row(cells: list[Cell]) -> str:
-        return " & ".join(map(text, cells)) + r" \\"
-
-    head, rows = [Cell(title) for title in table.head], grid(table)
+        numeric = any(re.match(r"[-+<]?\d", text) for text in texts)
+        forms.append(r"p{6cm}" if max(map(len, texts)) > 60 else "r" if numeric else "l")
     yield from (r"\begin{table}", r"\centering", rf"\caption{{{_escaped(caption)}}}", rf"\label{{tab:{label}}}")
     yield r"\begin{adjustbox}{max width=\textwidth, max totalheight=0.85\textheight}"
-    first, *others = map(form, zip(head, *rows, strict=True))  # names, also where one begins with a digit
+    first, *others = forms  # names, also where one begins with a digit
     yield from (rf"\begin{{tabular}}{{{first.replace('r', 'l')}{''.join(others)}}}", r"\toprule")
-    yield from (row(head), r"\midrule", *map(row, rows))
+    yield from (lines[0], r"\midrule", *lines[1:])
     yield from (r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}", r"\end{table}")
 
 

@@ -132,7 +132,7 @@ class Auto:
         return float(self.state["used"])
 
     def finish(self) -> AutoRun:
-        """Do everything that is not done yet."""
+        """Do everything that is not done yet: rank weights, then train one network, or folds that are joined."""
         folder, state, limit = self.folder, self.state, self.limit
         arguments = {"data": None, "config": None, **state["arguments"]}
         arguments |= {key: find_stored(arguments[key], folder) for key in FILES if arguments.get(key)}
@@ -143,8 +143,31 @@ class Auto:
         start = {**arguments, "weights": weights or "none"}
         if "one" not in state:
             self.save(**self._compared(start, limit - self.save()))
-        train = self._train_one if state["one"] else self._train_folds
-        model, tests = train(start, limit - self.save())
+        seconds, tests = limit - self.save(), dict[str, Path]()
+        if state["one"]:
+            trained = next((path for path in folder.path.glob("model*") if RunFolder(path).last.is_file()), None)
+            if trained is None:
+                time, share = duration_text(max(60.0, seconds - AT_END)), self.divided["hold_out"]
+                if share is not None:  # the images that folds hold out, so that the ranking has read none of them
+                    start |= {"sets": [*start["sets"], f"data.test_fraction={share}"]}
+                trained = vitmed.train(**{**start, "time": time, "output": folder.path, "name": "model"}).folder
+            elif not (trained / "test" / NUMBERS).is_file():
+                vitmed.train(resume=trained)
+            model, tests["test of the model"] = trained, trained / "test"
+        else:
+            place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
+            begun = place.folds.is_file() and CrossValidation(place).planned
+            if place.path.is_dir() and not begun:  # killed before a fold
+                shutil.rmtree(place.path)
+            there: dict[str, Any] = {"parallel": self.places.runs, "on": self.places.executor or "local"}
+            if not place.folds.is_file():
+                time = duration_text(max(60.0 * self.divided["folds"], seconds - AT_END - state["testing"]))
+                of_folds = {**start, **self.divided, "output": folder.path, "name": "folds", "time": time}
+                vitmed.cross_validate(**of_folds, **there)
+            elif not (joined.path / "test" / NUMBERS).is_file():
+                vitmed.cross_validate(resume=place.path, **there)
+            model, tests[OF_FOLDS] = joined.path, place.path / "test"
+            tests["test of the ensemble"] = joined.path / "test"
         for key, test in tests.items():
             results = Results.read(read_metrics(test / NUMBERS))
             metric = TARGETS[results.target.kind].headline[0]
@@ -196,31 +219,3 @@ class Auto:
         image = plan.forecaster.step(plan.config) * forward_share(plan.config, plan.device)
         testing = folds * self.held_out * image * len(VIEWS[plan.config.augment.views])
         return {"one": False, "testing": testing if math.isfinite(testing) else 0.0}
-
-    def _train_one(self, start: dict[str, Any], seconds: float) -> tuple[Path, dict[str, Path]]:
-        """Train one network for this time, or resume it: its folder, and the folder of its test."""
-        folder = self.folder.path
-        model = next((path for path in folder.glob("model*") if RunFolder(path).last.is_file()), None)
-        if model is None:
-            time, share = duration_text(max(60.0, seconds - AT_END)), self.divided["hold_out"]
-            if share is not None:  # the images that folds hold out, so that the ranking has read none of them
-                start |= {"sets": [*start["sets"], f"data.test_fraction={share}"]}
-            model = vitmed.train(**{**start, "time": time, "output": folder, "name": "model"}).folder
-        elif not (model / "test" / NUMBERS).is_file():
-            vitmed.train(resume=model)
-        return model, {"test of the model": model / "test"}
-
-    def _train_folds(self, start: dict[str, Any], seconds: float) -> tuple[Path, dict[str, Path]]:
-        """Cross-validate in this time, or resume it, and join the folds: the ensemble, and its tests."""
-        place, joined = (RunFolder(self.folder.path / part) for part in ("folds", "folds/ensemble"))
-        begun = place.folds.is_file() and CrossValidation(place).planned
-        if place.path.is_dir() and not begun:  # killed before a fold
-            shutil.rmtree(place.path)
-        there: dict[str, Any] = {"parallel": self.places.runs, "on": self.places.executor or "local"}
-        if not place.folds.is_file():
-            time = duration_text(max(60.0 * self.divided["folds"], seconds - AT_END - self.state["testing"]))
-            of_folds = {**start, **self.divided, "output": self.folder.path, "name": "folds", "time": time}
-            vitmed.cross_validate(**of_folds, **there)
-        elif not (joined.path / "test" / NUMBERS).is_file():
-            vitmed.cross_validate(resume=place.path, **there)
-        return joined.path, {OF_FOLDS: place.path / "test", "test of the ensemble": joined.path / "test"}

@@ -280,7 +280,22 @@ class RayCluster(Executor):
             asked = [self._begin(one, [node.number]) for one, node in zip(calls, self.nodes, strict=True)]
             wait(asked, NODE)
             for node, file, answer in zip(self.nodes, new, asked, strict=True):
-                if why := _why_not(answer, file, here):
+                why = ""  # what it sees otherwise than this process does
+                try:
+                    if not answer.done():
+                        why = f"no answer within {NODE:.0f} s"
+                    else:
+                        there = result_of(answer)
+                        other = [what for what, value in here.items() if there.get(what) != value]
+                        if other:
+                            why = f"{other[0]}: {here[other[0]]} here, {there.get(other[0])} there"
+                        elif file.read_text() != f"{file}":
+                            why = f"{file.parent}: another folder"
+                except (Killed, VitmedError) as error:
+                    why = getattr(error, "problem", f"{error}")
+                except OSError as error:
+                    why = f"what it writes into {file.parent} is not seen here ({error.strerror})"
+                if why:
                     bad.append(f"{node.address}: {why}")
                     warn(f"{self.name}: a node is left out, {bad[-1]}")
                 else:
@@ -292,22 +307,6 @@ class RayCluster(Executor):
             problem = f"{self.name}: {counted(len(bad), 'node')} cannot be used:\n{lines_of(bad)}"
             raise UsageError(problem, "mend that" + " or leave --strict out" * bool(good))
         self._use(good)
-
-
-def _why_not(answer: Future[Any], file: Path, here: dict[str, str]) -> str:
-    """What a node sees otherwise than this process does; "" where it can be used."""
-    try:
-        if not answer.done():
-            return f"no answer within {NODE:.0f} s"
-        there = result_of(answer)
-        for what, value in here.items():
-            if there.get(what) != value:
-                return f"{what}: {value} here, {there.get(what)} there"
-        return "" if file.read_text() == f"{file}" else f"{file.parent}: another folder"
-    except (Killed, VitmedError) as error:
-        return getattr(error, "problem", f"{error}")
-    except OSError as error:
-        return f"what it writes into {file.parent} is not seen here ({error.strerror})"
 
 
 def prepare(

@@ -24,7 +24,7 @@ from vitmed.decisions.operating_points import TITLES
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics import paired_comparison as paired
-from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, Estimate
+from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels, target_of
 from vitmed.report.evaluate import AGAINST_REST, check_against_rest
@@ -315,13 +315,12 @@ def compare_models(
     over_seeds: dict[str, Any] = {name: of for name, of in (("seeds", seeds), ("seed_gaps", gaps)) if of}
     trained = {model.name for model in models if not model.baseline_of}
     only_seeds = bool(seeds) and trained == {name for group in seeds for name in group.seeds}  # the best says nothing
-
-    def height(model: Model) -> tuple[bool, float]:  # the best first, a baseline last
+    heights = dict[str, tuple[bool, float]]()  # the best first, a baseline last
+    for model in models:
         values = ((name, numbers[model.name][name].value) for name in deciding)
         name, value = next(((name, value) for name, value in values if value is not None), (deciding[0], 0.0))
-        return bool(model.baseline_of), -value if ALL_METRICS[name].higher_is_better else value
-
-    best, following = (model.name for model in sorted(models, key=height)[:2])
+        heights[model.name] = bool(model.baseline_of), -value if ALL_METRICS[name].higher_is_better else value
+    best, following = sorted(heights, key=heights.__getitem__)[:2]
     verdict = next(pair.verdict for pair in pairs if {pair.first, pair.second} == {best, following})
     few = f"There {'is' if units == 1 else 'are'} only {counted(units, unit)}: too few to show which model is better."
     doubt = UNKNOWN if unit == "image" else OTHERS.format(unit)
@@ -519,9 +518,6 @@ def better(pair: paired.ComparedPair, units: int, patients: bool) -> str | None:
 def _deciding(pair: paired.ComparedPair) -> str:
     """The number that decides: the first that is tested, or the second where that is undefined or the same."""
     usual, second = list(pair.tests)[:2]
-    same = _no_gap(pair.difference[usual]) and not _no_gap(pair.difference[second])
-    return second if same or pair.difference[usual].value is None else usual
-
-
-def _no_gap(gap: Estimate) -> bool:
-    return gap.value == 0 and gap.low in (0, None) and gap.high in (0, None)
+    gaps = [pair.difference[name] for name in (usual, second)]
+    alike = [gap.value == 0 and gap.low in (0, None) and gap.high in (0, None) for gap in gaps]
+    return second if alike == [True, False] or gaps[0].value is None else usual

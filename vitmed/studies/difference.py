@@ -78,13 +78,6 @@ class RunFacts:
     weights: str | None  # the hash of those in best.pt
     trained: str  # for how long; "" where nothing says
 
-    @property
-    def classes(self) -> set[str]:
-        """The names in its labels; none of a number."""
-        if self.images is None or self.settings.get("train.monitor") in NUMBER_METRICS:
-            return set()
-        return {part.rstrip("?") for image in self.images.values() for part in image["class"].split("|")}
-
 
 def read_facts(path: Path) -> RunFacts:
     """Read the facts of a run folder, or of the one that a checkpoint lies in. Raises UsageError for something else,
@@ -191,13 +184,17 @@ def _image_differences(first: RunFacts, second: RunFacts) -> ImageDifferences:
         ):
             if differs:
                 files[what].append(path)
+    names = []  # in the labels of each run; none of a number
+    for run, rows in ((first, before), (second, after)):
+        labels = [] if run.settings.get("train.monitor") in NUMBER_METRICS else [row["class"] for row in rows.values()]
+        names.append({part.rstrip("?") for label in labels for part in label.split("|")})
     return ImageDifferences(
         first=len(before),
         second=len(after),
         same_file=sum(before[path]["sha256"] == after[path]["sha256"] != "" for path in both),
         counts={what: len(paths) for what, paths in files.items()},
-        classes_added=sorted(second.classes - first.classes),
-        classes_removed=sorted(first.classes - second.classes),
+        classes_added=sorted(names[1] - names[0]),
+        classes_removed=sorted(names[0] - names[1]),
         files=dict(files),
     )
 

@@ -341,8 +341,6 @@ def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
 
 # --- folds or runs as one model
 
-LEAST_RESAMPLES = 200
-
 
 @dataclass(frozen=True)
 class EnsembleResult:
@@ -387,7 +385,7 @@ def _choice(candidates: Sequence[Candidate], shares: Mapping[str, float], parts:
     """The members in words, and the numbers of each candidate and of the mean, each by its own policy, in `parts`."""
     kind = TARGETS[candidates[0].members[0].splits.target.kind]
     names = (kind.headline[0], kind.val_loss)
-    resamples = max(LEAST_RESAMPLES, candidates[0].members[0].config.evaluate.resamples)
+    resamples = max(200, candidates[0].members[0].config.evaluate.resamples)
     of, rows = list(shares), dict[str, dict[str, Any]]()
     for name, predictions in zip([*of, "together"], parts, strict=False):
         overall: dict[str, Estimate] = kind.numbers.evaluate(predictions, resamples).overall

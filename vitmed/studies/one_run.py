@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -255,23 +256,22 @@ def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, tr
         )
     with gathering():  # the evaluations warn of it again
         fit_decision_policy(best, run.images, run.device)
-
-    def evaluated(split: str) -> Evaluation:
+    results = dict[str, Evaluation | None](val=None, test=None)
+    for split in ("val", "test") if run.config.train.test else ("val",):
         if trained and (complete := known_evaluation(open_model(best), split)):  # before the run was interrupted
             say(f"{complete.folder}: is complete already")
-            return complete
+            results[split] = complete
+            continue
         pages: dict[str, Any] = {"report": run.config.evaluate.report}
         if short:
             pages = {"report": split == "test", "map_images": 0}
-        return vitmed.evaluate(best, split=split, device=device, baselines=lambda: baselines(split), **pages)
-
-    val = evaluated("val")
-    test = evaluated("test") if run.config.train.test else None
-    if test is not None and not folder.model_card.is_file():
+        predicted = partial(baselines, split)
+        results[split] = vitmed.evaluate(best, split=split, device=device, baselines=predicted, **pages)
+    if (test := results["test"]) is not None and not folder.model_card.is_file():
         write_card(folder, test)
     if task.after is not None and not short:  # seconds of a core, whoever else computes
         task.after.keep(min(time.monotonic() - began[0], time.process_time() - began[1]))
-    return TrainResult(folder.path, best, val, test)
+    return TrainResult(folder.path, best, **results)
 
 
 def _read(

@@ -139,7 +139,7 @@ def _ranking(
     given = dict(zip(short_names([Path(name).absolute().parts for name in names]), names, strict=True))
     models, seconds, left_out = list[Model](), dict[str, float](), dict[str, str]()
     calls = [(weights, name, settings, splits, offline) for name, weights in given.items()]
-    judged = {name: result for name, *result in each(place, _judged, calls)}
+    judged = {name: result for name, *result in each(place, _predictions, calls)}
     for name in given:
         predictions, took, why = judged[name]
         if why:
@@ -177,50 +177,48 @@ def _ranking(
     return content, rows, given[best]
 
 
-def _judged(given: str, name: str, *others: Any) -> tuple[str, Any, float, str]:
+def _predictions(given: str, name: str, settings: Config, splits: Splits, offline: bool) -> tuple[str, Any, float, str]:
     """The name, what a linear model of the features of some weights says of validation, the seconds for an image, and
     why these weights are left out."""
     say(f"weights: {name}")
     try:
-        return name, *_predictions(given, name, *others), ""
+        weights = open_weights(given, offline)
+        config = make_plan.config_with_weights(
+            with_values(settings, {"model.weights": given, "train.min_lr": 0.0}), weights
+        )
+        config = build_config(config.model_dump())  # raises for values that do not go together
+        device, took = pick_device(config.train.device), list[float]()
+        read = read_splits(splits, how := Preprocessing.of(config), config.data, records=False)
+        if seen := sum(map(set(weights.seen).__contains__, (*read.hashes["train"], *read.hashes["val"]))):
+            what = f"{name} was made with {counted(seen, 'image')} of train and validation"
+            if weights.kind == "vitmed":
+                raise CheckpointError(f"{what} and their labels, so its numbers are too good", "name other weights")
+            warn(f"{what}, without their labels")
+
+        @cache
+        def features(part: str) -> np.ndarray:
+            started = time.perf_counter()
+            with bar(f"features of {part}") as advance:
+                values = frozen_features(model, read.images[part], advance)
+            took.append((time.perf_counter() - started) / len(values))
+            return values
+
+        try:
+            model = ViT(config.model, splits.outputs)
+            load_pretrained(model, weights, how)
+            model = model.to(device)
+            head = fit_logistic(features, read.splits, read.images, f"the features of {name}")
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            fix = "smaller images (--image-size N), or --device cpu"
+            raise OutOfMemoryError(f"{name}: out of memory", fix) from None
+        logits, samples = head.logits(features("val")), read.splits.samples["val"]
+        predictions = labelled_by(splits.target, splits.classes, samples, logits, config.data.positive)
+        return name, predictions, float(np.mean(took)), ""
     except (CheckpointError, UsageError, OutOfMemoryError) as error:
         warn(f"{name} is left out: {error.line}")
         return name, None, 0.0, error.line
-
-
-def _predictions(given: str, name: str, settings: Config, splits: Splits, offline: bool) -> tuple[Any, float]:
-    weights = open_weights(given, offline)
-    config = make_plan.config_with_weights(
-        with_values(settings, {"model.weights": given, "train.min_lr": 0.0}), weights
-    )
-    config = build_config(config.model_dump())  # raises for values that do not go together
-    device, took = pick_device(config.train.device), list[float]()
-    read = read_splits(splits, how := Preprocessing.of(config), config.data, records=False)
-    if seen := sum(map(set(weights.seen).__contains__, (*read.hashes["train"], *read.hashes["val"]))):
-        what = f"{name} was made with {counted(seen, 'image')} of train and validation"
-        if weights.kind == "vitmed":
-            raise CheckpointError(f"{what} and their labels, so its numbers are too good", "name other weights")
-        warn(f"{what}, without their labels")
-
-    @cache
-    def features(part: str) -> np.ndarray:
-        started = time.perf_counter()
-        with bar(f"features of {part}") as advance:
-            values = frozen_features(model, read.images[part], advance)
-        took.append((time.perf_counter() - started) / len(values))
-        return values
-
-    try:
-        model = ViT(config.model, splits.outputs)
-        load_pretrained(model, weights, how)
-        model = model.to(device)
-        head = fit_logistic(features, read.splits, read.images, f"the features of {name}")
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise OutOfMemoryError(f"{name}: out of memory", "smaller images (--image-size N), or --device cpu") from None
-    logits, samples = head.logits(features("val")), read.splits.samples["val"]
-    return labelled_by(splits.target, splits.classes, samples, logits, config.data.positive), float(np.mean(took))
 
 
 def _open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config, Splits]:

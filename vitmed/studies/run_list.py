@@ -72,10 +72,6 @@ class ListedRun(Frozen):
     problem: str = ""  # why the run is not finished, or which file cannot be read
 
     @property
-    def name(self) -> str:
-        return self.run if self.parent is None else self.run.removeprefix(f"{self.parent}/")
-
-    @property
     def progress(self) -> str:
         """`12/20`, or `2/5 folds`; "" where there is nothing to count."""
         if not (self.done or self.of):
@@ -89,7 +85,7 @@ def natural(name: str) -> tuple[str | int, ...]:
 
 
 COLUMNS: dict[str, Callable[[ListedRun], str]] = {
-    "run": lambda run: run.name,
+    "run": lambda run: run.run if run.parent is None else run.run.removeprefix(f"{run.parent}/"),
     "kind": lambda run: run.kind,
     "data": lambda run: run.data,
     "model": lambda run: run.model,

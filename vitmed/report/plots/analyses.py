@@ -12,7 +12,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from vitmed.core.text import counted
 from vitmed.decisions.out_of_distribution import scores_of
-from vitmed.decisions.reliability import Reliability
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import NetBenefit, percentage
 from vitmed.metrics.estimates import Estimate, value_text
@@ -70,10 +69,16 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
     for part in (axes, below):
         drawing.add_grid(part)
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
-    if before is not None:
-        _bins(axes, before, GREY, "s", 4, "before calibration")
     fitted = {report.method, *(fold.method for fold in report.folds or ())} != {"none"}
-    _bins(axes, after, BLUE, "o", 6, "after calibration" if fitted else "not calibrated")
+    shown = [(after, BLUE, "o", 6, "after calibration" if fitted else "not calibrated")]
+    if before is not None:
+        shown.insert(0, (before, GREY, "s", 4, "before calibration"))
+    for of, colour, marker, size, name in shown:
+        y, low, high = np.array([(bin.seen.value, bin.seen.low, bin.seen.high) for bin in of.curve], float).T
+        ends = np.nan_to_num(np.maximum(0, [y - low, high - y]))  # no bar without an interval
+        label, x = f"{name}: ECE {value_text(of.ece)}", [bin.said for bin in of.curve]
+        bars = axes.errorbar(x, y, yerr=ends, label=label, color=colour, linewidth=1, elinewidth=1.2, capsize=2.5)
+        bars.lines[0].set(marker=marker, markersize=size)
     positive, chances = positive_index(predictions), predictions.probabilities
     scores = chances.max(axis=1) if positive is None else chances[:, positive]
     below.hist(scores, bins=np.linspace(0, 1, 21).tolist(), color=BLUE)
@@ -93,16 +98,6 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
     figure.suptitle(title, fontsize=11)
     figure.legend(loc="outside lower center", fontsize=9, frameon=False)
     return figure
-
-
-def _bins(axes: Axes, part: Reliability, colour: str, marker: str, size: int, name: str) -> None:
-    seen = [bin.seen for bin in part.curve]
-    y, low, high = np.array([(share.value, share.low, share.high) for share in seen], float).T
-    ends = np.nan_to_num(np.maximum(0, [y - low, high - y]))  # no bar without an interval
-    label = f"{name}: ECE {value_text(part.ece)}"
-    x = [bin.said for bin in part.curve]
-    bars = axes.errorbar(x, y, yerr=ends, label=label, color=colour, linewidth=1, elinewidth=1.2, capsize=2.5)
-    bars.lines[0].set(marker=marker, markersize=size)
 
 
 def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:

@@ -83,7 +83,6 @@ def reconstruction_figure(pictures: np.ndarray) -> Figure:
     return figure
 
 
-CORRUPTIONS_BESIDE = 4
 OF_NUMBERS = ((BLUE, "-", "o"), (ORANGE, "--", "s"))  # of the first two numbers
 
 
@@ -95,7 +94,7 @@ def stress_curves(robustness: Robustness | None) -> Figure | None:
     metric, unit = kind.metrics[robustness.number], f" ({robustness.target.unit})" if robustness.target.unit else ""
     parts = sorted(robustness.corruptions.values(), key=lambda part: -(part.lost.value or 0))
     x, sizes = "strength (0: original)", ((2.6, 2.25), (0.6, 1.0))
-    figure, panels, beside = drawing.small_panels(len(parts), CORRUPTIONS_BESIDE, *sizes, x, sharex=True, sharey=True)
+    figure, panels, beside = drawing.small_panels(len(parts), 4, *sizes, x, sharex=True, sharey=True)
     for axes, part in zip(panels, parts, strict=True):
         for name, style in zip(kind.stress, OF_NUMBERS, strict=False):
             shown = [robustness.clean[name], *(row[name] for row in part.strengths)]
@@ -128,7 +127,7 @@ def stress_samples(pictures: Mapping[str, Sequence[np.ndarray]]) -> Figure:
     return figure
 
 
-CHARTS_BESIDE, MOST_CHARTS = 3, 24  # panels
+MOST_CHARTS = 24  # panels
 OF_SIDES: dict[Side, tuple[str, str]] = {"rise": (BLUE, "-"), "fall": (ORANGE, "--")}
 
 
@@ -143,7 +142,7 @@ def control_charts(charts: Sequence[Chart], sums: Mapping[str, Mapping[Side, np.
         return None
     shown = [one for one in charts if one.name in watched]
     sizes = (3.6, 2.2), (0.4, 0.7)
-    figure, panels, beside = drawing.small_panels(len(shown), CHARTS_BESIDE, *sizes, "new image", sharex=True)
+    figure, panels, beside = drawing.small_panels(len(shown), 3, *sizes, "new image", sharex=True)
     for axes, chart in zip(panels, shown, strict=True):
         for side, values in sums[chart.name].items():
             colour, line = OF_SIDES[side]

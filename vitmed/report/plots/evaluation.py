@@ -71,15 +71,12 @@ def cuts(predictions: Predictions, metrics: Results) -> Figure | None:
     return figure
 
 
-MOST_BARS = 400  # images whose intervals are drawn
-
-
 def predicted_and_true(predictions: NumberPredictions, metrics: Results) -> Figure | None:
     """The predicted number of each image against the true one; the line is agreement."""
     if not len(predictions) or predictions.labels is None:
         return None
     figure, axes = drawing.plot(f"true {_named(predictions)}", f"predicted {_named(predictions)}", (6.2, 5.6))
-    if predictions.intervals is not None and len(predictions) <= MOST_BARS:
+    if predictions.intervals is not None and len(predictions) <= 400:  # more bars are a blot
         axes.vlines(predictions.labels, *predictions.intervals.T, color="0.85", linewidth=0.8, zorder=1)
     size = float(np.clip(6000 / len(predictions), 4, 24))
     axes.scatter(predictions.labels, predictions.values, s=size, color=BLUE, alpha=0.5, linewidths=0, zorder=2)

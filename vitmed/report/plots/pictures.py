@@ -25,7 +25,6 @@ from vitmed.report.plots.drawing import GREEN, GREY, RED, hide_ticks, path_label
 
 PICTURES = 24  # images in a gallery
 LINES, WIDE = 4, 6  # lines of a gallery by pair or patient, pictures in a line
-SUSPECTS = 18
 Read = Callable[[str], np.ndarray]  # path of an image -> uint8 (H, W) or (H, W, 3)
 
 
@@ -71,7 +70,7 @@ def finding_errors(predictions: FindingPredictions, read: Read) -> Figure | None
 def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
     """The images with the most doubtful labels, and the suggestions; None without any."""
     suspects, suggested, _ = find_suspects(predictions)
-    rows, labels, names = suspects[:SUSPECTS], known_labels(predictions), predictions.classes
+    rows, labels, names = suspects[:18], known_labels(predictions), predictions.classes
     pairs = zip(rows, suggested, strict=False)
     titles = [f"label: {short(names[labels[i]], 14)}\nsuggested: {short(names[k], 12)}" for i, k in pairs]
     parts = range(0, len(rows), WIDE)
@@ -203,15 +202,25 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
         picture = panels[line, column]
         picture.set_axis_on()
         show(picture, maps.images[i])
-        _label(picture, predictions, int(row), int(maps.targets[i]), 16 if beside == 2 else 30)
+        target, most = int(maps.targets[i]), 16 if beside == 2 else 30
+        label_outcome(picture, predictions, int(row), most)
+        text = path_label(predictions.name(int(row)), 24)
+        if predictions.kind == "number":
+            mean = f"{predictions.target.centre:.3g} {predictions.target.unit}".rstrip()
+            text += f"\nmaps for {predictions.answers[target]} than {mean}"
+        elif target != predictions.explained[row]:  # else the prediction says it
+            sure = percent(predictions.probabilities[row, target])
+            text += f"\nmaps for {short(predictions.classes[target], most)} {sure}"
+        picture.set_xlabel(text, fontsize=8)
+        picture.set(xticks=[], yticks=[])
         for axes, (name, grid) in zip(panels[line, column + 1 : column + across], maps.grids.items(), strict=True):
             near = cells(maps.images.shape[1], grid.shape[1], maps.shift)
             values = grid[i][np.ix_(near, near)]  # (S, S), not smoothed, which would suggest more detail than there is
             axes.set_axis_on()
             axes.imshow(grey[i], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
             if not values.any():  # a Grad-CAM of an answer that nothing in the image speaks for
-                text = axes.text(0.5, 0.5, "nothing marked", transform=axes.transAxes, ha="center", fontsize=8)
-                text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 2})
+                nothing = axes.text(0.5, 0.5, "nothing marked", transform=axes.transAxes, ha="center", fontsize=8)
+                nothing.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 2})
             axes.imshow(values, cmap=MAP_COLOURS, vmin=0, vmax=1, alpha=0.25 + 0.5 * values, interpolation="nearest")
             axes.set(xticks=[], yticks=[])
             if line == 0 or beside == 1:
@@ -222,17 +231,3 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
     bar.set_label("weight within one map", fontsize=8, labelpad=-14)
     bar.ax.tick_params(labelsize=8)
     return figure
-
-
-def _label(axes: Axes, predictions: Predictions, row: int, target: int, most: int) -> None:
-    """The prediction, the truth, and what the maps are for where the prediction does not say it."""
-    label_outcome(axes, predictions, row, most)
-    text = path_label(predictions.name(row), 24)
-    if predictions.kind == "number":
-        mean = f"{predictions.target.centre:.3g} {predictions.target.unit}".rstrip()
-        text += f"\nmaps for {predictions.answers[target]} than {mean}"
-    elif target != predictions.explained[row]:
-        sure = percent(predictions.probabilities[row, target])
-        text += f"\nmaps for {short(predictions.classes[target], most)} {sure}"
-    axes.set_xlabel(text, fontsize=8)
-    axes.set(xticks=[], yticks=[])
