@@ -21,7 +21,6 @@ from vitmed.report.chapters import baseline_verdicts, first_sentence
 from vitmed.report.plots.drawing import plain
 from vitmed.report.results import Results
 from vitmed.report.templates import headline_of, if_balanced, main_methods
-from vitmed.report.write import MARKDOWN, PAPER
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], warned: S
                 (warn if is_warning(note) else say)(note)
         say(f"statistical methods, for a paper: {evaluation.folder / METHODS_TEXT}")
     kept.warn_gravest(f"{page if page.is_file() else tables}")
-    also = "".join(f", {name}" for name in (MARKDOWN, PAPER) if (evaluation.folder / name).exists())
+    also = "".join(f", {name}" for name in ("report.md", "paper") if (evaluation.folder / name).exists())
     show(f"report: {page}{also}" if page.is_file() else f"numbers, without figures and page: {tables}")
     check_gates(gates, evaluation.metrics, evaluation)
     return evaluation
