@@ -98,7 +98,7 @@ def test_labels_of_some_images(run: Path) -> None:
     """Half of the images have a label, and it is the wrong one."""
 
     def change(i: int, row: dict[str, str]) -> None:
-        row["label_source"] = "nurse"  # is no label
+        row |= {"label_source": "nurse", "label_blue": "1"}  # are no labels
         if i % 2:
             row["label"] = "blue" if row["prediction"] == "amber" else "amber"
 

@@ -216,8 +216,9 @@ def _streams_of(table: Table, known: Evaluated) -> tuple[Predictions, Streams, i
     """The new predictions without their labels, what is watched of them, and how many rows have a label."""
     if not table.rows:
         raise DataError(f"{table.file}: has no image", "give a table with a row for each image")
-    columns = {"label", *(LABEL + name for name in known.predictions.classes)} & {*table.header}
-    labelled = [i for i, row in enumerate(table.rows) if any((row[name] or "").strip() for name in columns)]
+    like = known.predictions
+    columns = {LABEL + name for name in like.classes} if like.kind == "findings" else {"label"}
+    labelled = [i for i, row in enumerate(table.rows) if any((row.get(name) or "").strip() for name in columns)]
     keep = {*table.header} - {"path", *columns}
     bare = replace(table, rows=[{k: v if k in keep else "" for k, v in row.items()} for row in table.rows])
     predictions = _read(bare, known)
