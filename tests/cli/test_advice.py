@@ -49,6 +49,7 @@ RAISED_BY = {
 }  # fmt: skip
 # Advice beside the point of one command: a function that only the others of its module call.
 BY_FUNCTION = {
+    "--batch-size": "train",
     "--compile": "train pretrain",
     "--unlabelled": "pretrain",
     "--name": "train probe pretrain",

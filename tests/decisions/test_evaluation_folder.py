@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from vitmed.core.run_folder import ISSUES, RunFolder
 from vitmed.decisions.evaluation_folder import earlier_choices, find_evaluation, read_evaluation, take_place
 from vitmed.deploy.monitor import read_reference
 from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import known_evaluation
 from vitmed.studies.comparison import table_of
@@ -177,3 +179,21 @@ def test_folders_of_somebody_else_are_passed_over(longer: Trained, tmp_path: Pat
     assert [path.name for path in run.evaluations("test")] == ["test", "test-2", "test-3", "test-10"]
     assert find_evaluation(run, "test", saved.weights_hash) == run.path / "test-2" / "predictions.csv"
     assert find_evaluation(run, "test", "0" * 64) is None
+
+
+def test_a_table_without_its_policy_counts_what_another_threshold_decided(tmp_path: Path) -> None:
+    logits = np.array([[0.0, 3.0], [0.0, -0.2], [0.0, -3.0]], np.float32)
+    read = Predictions(("a", "b"), tuple("xyz"), None, np.array([1, 1, 0]), logits, positive="b")
+    (tmp_path / "t.csv").write_text(replace(read, threshold=0.4).to_csv())
+    found = read_evaluation(tmp_path / "t.csv").predictions
+    assert found.predicted.tolist() == [1, 0, 0] and found.notes == (
+        "1 prediction of the table decides otherwise, by a decision policy that is not known here; these numbers "
+        "decide by the largest probability.",
+    )
+    (tmp_path / "t.csv").write_text(read.to_csv())
+    assert read_evaluation(tmp_path / "t.csv").predictions.notes == ()
+    labels = np.array([[1, 0], [0, 1], [0, 0]])
+    chances = FindingPredictions(("m", "n"), tuple("xyz"), None, labels, logits, thresholds=(0.5, 0.4))
+    (tmp_path / "f.csv").write_text(chances.to_csv())
+    (note,) = read_evaluation(tmp_path / "f.csv").predictions.notes
+    assert note.startswith("1 prediction of the table decides otherwise") and note.endswith("at a probability of 0.5.")

@@ -216,7 +216,8 @@ def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> 
     notes = [f"{table.file}: each row has one finding; if they are classes, name it in a column label"] * bool(one_each)
     if without is not None:
         none = cells_of_finding(table, without) == 1
-        both = f", and {n:,} images have a finding too" if (n := np.sum((values == 1).any(axis=1) & none)) else ""
+        count = int(np.sum((values == 1).any(axis=1) & none))
+        both = f", and {counted_doing(count, 'image', 'has', 'have')} a finding too" * bool(count)
         values[none[:, None] & np.isnan(values)] = 0
         what = f"{table.header[without]!r} is no finding; where it is 1, empty cells mean absent{both}"
         notes.append(f"{table.file}: {what}")
@@ -369,8 +370,8 @@ def read_targets(table: Table, label: int | None, others: Sequence[int], request
         DataError: no such column, or a cell that is no label; with the line.
         UsageError: a finding that is no column.
     """
-    asked = {*request.data.findings, *request.outputs}
-    others = [i for i in others if table.header[i] in asked or not OF_A_SPLIT_OR_SEX.fullmatch(table.header[i])]
+    asked = {name.lower() for name in (*request.data.findings, *request.outputs)}
+    others = [i for i in others if table.header[i].lower() in asked or not OF_A_SPLIT_OR_SEX.fullmatch(table.header[i])]
     kind = request.kind if request.kind != "auto" else _recognise(table, label, others)
     if read := {"findings": read_findings, "number": read_number}.get(kind):
         return read(table, label, others, request)

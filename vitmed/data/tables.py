@@ -91,8 +91,9 @@ class Table:
         cells = self.cells(column, "patient")
         named, notes = one_spelling(cells, "patient", [f"line {line}" for line in self.lines])
         for i, name in enumerate(self.header if len({*cells}) == len(cells) else ()):
-            named_so = re.fullmatch("(?i)(pat|patient|subject)[ _]?(id|nr|no|number)?|mrn", name)
-            if named_so and len({row[i] for row in self.rows}) < len(cells):
+            others = [cell for row in self.rows if (cell := row[i].strip()) and cell.lower() not in BLANKS]
+            named_so = re.fullmatch("(?i)(pat|patient|subject)[ _-]?(id|nr|no|number)?|mrn", name)
+            if named_so and 1 < len({*others}) < len(others):
                 alone = f"each image has a {self.header[column]!r} of its own, which counts as its patient"
                 notes.append(f"{self.file}: {alone}; if the patient is {name!r}, remove or rename the other column")
         return named, notes

@@ -23,6 +23,7 @@ from vitmed.decisions.operating_points import TITLES, asked_point, target_of_poi
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, policy_of
 from vitmed.metrics.estimates import Estimate, Numbers, finite
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import read_table
 from vitmed.metrics.predictions_files import read_predictions
 
 NOTICEABLE = 0.01  # difference between the pooled AUROC and the mean of the folds
@@ -95,7 +96,8 @@ def read_evaluation(file: Path, labelled: bool = True) -> Evaluated:
     beside = file.with_name(NUMBERS)
     metrics, of_model, policy = read_metrics(beside), not file.name.startswith(BASELINE), None
     if not metrics:
-        return Evaluated(read_predictions(file, labelled=labelled), None, metrics)
+        table = read_table(file)
+        return Evaluated(read_predictions(table, labelled=labelled).noting_decisions(table), None, metrics)
     if of_model and metrics["report"].get("policy") is not None:
         try:
             policy = policy_of(metrics["report"]["policy"], metrics["classes"])
@@ -277,14 +279,14 @@ def fold_notes(folds: Folds) -> list[str]:
         title = TITLES[folds.asked].lower() + ("" if folds.target is None else f" {folds.target}")
         thresholds = [fold.threshold for fold in folds.each]
         texts = numbered(["the likelier class" if limit is None else f"from {limit:.3g}" for limit in thresholds])
-        decides = f"decides at its own threshold, chosen on its validation ({title}): {texts}."
+        way = f"Each fold decides at its own threshold, chosen on its validation ({title}): {texts}."
         if folds.findings:
-            decides = f"calls each finding from its own threshold, chosen on its validation ({title})."
+            way = f"Each fold calls each finding from its own threshold, chosen on its validation ({title})."
         elif folds.costs is not None and all(limit is None for limit in thresholds) and by_fold(folds):
-            decides = "predicts the class with the lowest expected cost, by the costs of the configuration."
+            way = "Each fold predicts the class with the lowest expected cost, by the costs of the configuration."
         elif folds.asked == "balanced":
-            decides = "predicts the class with the largest ratio of probability to prevalence in its validation."
-        notes.append(f"Each fold {decides}")
+            way = "Each fold predicts the class with the largest ratio of probability to prevalence in its validation."
+        notes.append(way)
     pooled, mean = (None, None) if folds.auroc is None else (folds.auroc.pooled, folds.auroc.mean)
     if pooled is not None and mean is not None and abs(pooled - mean) >= NOTICEABLE:
         notes.append(

@@ -15,7 +15,7 @@ import numpy as np
 
 from vitmed.core.base_models import CLASSES, Kind, Target
 from vitmed.core.errors import DataError
-from vitmed.core.text import listed, quoted
+from vitmed.core.text import counted_doing, listed, quoted
 from vitmed.core.text_files import csv_text
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LOGIT, PROB, ROUNDED, Table, read_table
 
@@ -423,10 +423,26 @@ class Predictions:
         chances = table.probabilities(self.classes, one=self.EXCLUSIVE)  # not those of `logits`, which are rounded
         return replace(self, calibrated=chances)
 
+    def _decided_in(self, table: Table) -> np.ndarray:
+        """What the column `prediction` says, as `predicted`; -1 for another text."""
+        return table.class_indices("prediction", self.classes)
+
     def _decided(self, table: Table) -> np.ndarray | None:
-        decided = table.class_indices("prediction", self.classes)
+        decided = self._decided_in(table)
         table.check(["prediction"], decided[:, None] >= 0, f"one of {listed(self.classes)}")
         return decided
+
+    def noting_decisions(self, table: Table) -> Self:
+        """With a note where the `table` that these were read from, without a policy, decides otherwise."""
+        if self.kind == "number" or len(self) != len(table.rows) or not table.has(["prediction"]):
+            return self
+        differs = np.atleast_2d((self._decided_in(table) != self.predicted).T).any(axis=0) & ~self._edited(table)
+        if not differs.any():
+            return self
+        text = counted_doing(int(differs.sum()), "prediction", "of the table decides", "of the table decide")
+        way = "by the largest probability" if self.EXCLUSIVE else "at a probability of 0.5"
+        text += f" otherwise, by a decision policy that is not known here; these numbers decide {way}."
+        return replace(self, notes=(*self.notes, text))
 
     def _notes(self, table: Table) -> list[str]:
         """Notes on cells that contradict the logits (or probabilities), and bad OOD scores."""

@@ -149,6 +149,9 @@ class FindingPredictions(Predictions):
             calls[i, [place[name] for name in names if name in place]] = True
         return calls, valid
 
+    def _decided_in(self, table: Table) -> np.ndarray:
+        return self._calls(table)[0]
+
     def _decided(self, table: Table) -> np.ndarray:
         calls, valid = self._calls(table)
         expected = f"the findings that are called, between them '{BETWEEN}'; or '{NO_FINDING}'"
