@@ -9,6 +9,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from conftest import BARE, TINY, TINY_NETWORK, TINY_SETS, Trained, draw_image, d
 from PIL import Image
 
 import vitmed
+from vitmed.checks.shortcuts import divide
 
 LOGGERS = ("", "pydicom", "matplotlib", "PIL", "torch", "vitmed")
 THREADS = 2  # of OpenCV, as a user may have set them
@@ -194,3 +196,13 @@ def test_reading_in_threads(unchanged: Any, tmp_path: Path) -> None:
         assert not caught
 
     unchanged(read)
+
+
+def test_threads_leave_the_filters_of_warnings() -> None:
+    """As two trainings in two threads do; `warnings.catch_warnings` of two threads would undo each other's."""
+    labels, groups = np.arange(40) % 2, [f"p{i // 2}" for i in range(40)]
+    divide(labels, groups)
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: divide(labels, groups), range(40)))
+    assert warnings.filters == before

@@ -116,8 +116,9 @@ def test_a_chart_that_counts_no_new_image_says_so(run: Path) -> None:
 
     charts = {one.name: one for one in monitor(run, work(run, 200, change)).content.charts}
     assert charts["unlike the training images"].why_not == "not every new image has a score"
-    blue = charts["sensitivity of blue"]
-    assert (blue.n, blue.limit) == (0, None) and blue.why_not
+    for name in ("sensitivity of blue", "sensitivity of green"):
+        assert (charts[name].n, charts[name].limit) == (0, None) and charts[name].why_not
+    assert charts["specificity of amber"].why_not == "it counts none of the new images"
     assert charts["accuracy"].n > 0 and charts["accuracy"].limit is not None
     few = work(run, 200, lambda i, row: row.update(label="blue" if row["prediction"] == "blue" else ""))
     assert {one.name: one for one in monitor(run, few).content.charts}["sensitivity of blue"].n > 0

@@ -192,6 +192,8 @@ def test_one_column_by_name_and_an_empty_label_of_names(tmp_path: Path) -> None:
     assert error.value.fix == "did you mean 'Mass'?"
     folder = table(tmp_path, ["label"], [["a|b"], ["a"], ["No_Finding"], ["healthy"]])
     assert targets(split(folder)) == [(1, 1), (1, 0), (0, 0), (0, 0)]
+    old = LabelRequest(DataConfig(), "findings", outputs=("a", "healthy"))  # a model that learned it as a finding
+    assert targets(list_by_table(folder, folder / "labels.csv", old)) == [(1, 0), (1, 0), (0, 0), (0, 1)]
     with pytest.raises(UsageError, match=joined):
         split(table(tmp_path, ["label"], [["a|b"], ["a"], [""]]), findings=["mass"])
     with pytest.raises(UsageError, match="unknown column of --finding 'mass', expected one of: Mass, Edema"):

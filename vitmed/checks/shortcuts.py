@@ -4,13 +4,13 @@ Each family of features is cross-validated alone, so that you see which shortcut
 where patients are known.
 """
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
+from vitmed.core.process import NO_WARNINGS
 from vitmed.imaging.file_record import FileRecord
 from vitmed.metrics.areas import class_areas
 from vitmed.metrics.intervals import LEVEL, Units, influence_spread, quantile
@@ -103,8 +103,7 @@ def divide(y: np.ndarray, groups: Sequence[str] | None) -> tuple[Division, bool]
     by_patient = groups is not None and patients > 1
     folds = max(2, min(FOLDS, patients if by_patient else int(np.bincount(y).min())))
     splitter = StratifiedGroupKFold if by_patient else StratifiedKFold
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a class of fewer images or patients than folds
+    with NO_WARNINGS:  # a class of fewer images or patients than folds
         return list(splitter(folds, shuffle=True, random_state=0).split(y, y, units)), by_patient
 
 
@@ -116,8 +115,7 @@ def held_out(x: np.ndarray, y: np.ndarray, divided: Division) -> np.ndarray:
     from sklearn.preprocessing import StandardScaler
 
     scores, solver = np.full((len(y), int(y.max()) + 1), np.nan), "newton-cholesky" if y.max() == 1 else "lbfgs"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # no convergence
+    with NO_WARNINGS:  # no convergence
         for rest, part in divided:
             if len(np.unique(y[rest])) < 2:
                 continue

@@ -245,7 +245,7 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], request: LabelReq
     sets: dict[str, set[str]] = {}
     for line, cell in zip(table.lines, cells, strict=True):
         findings = {name.strip() for name in cell.split(BAR)} - {""}
-        none = {name for name in findings if name.lower() in NONE_WORDS}
+        none = {name for name in findings if name.lower() in NONE_WORDS and name not in request.outputs}
         if none and len(findings) > len(none):
             problem = f"{table.file}: line {line}: {cell!r} names a finding beside {none.pop()!r}"
             raise DataError(problem, "keep one of the two")
@@ -264,7 +264,7 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], request: LabelReq
         return replace(read, used=(*read.used, label), source=f"{read.source}, as in {table.header[label]!r}")
     if not names:
         raise DataError(f"{table.file}: no row has a finding in {table.header[label]!r}", "add findings to the labels")
-    empty_is_none = not any(cell.lower() in NONE_WORDS for cell in sets)
+    empty_is_none = not any(cell.lower() in NONE_WORDS and cell not in request.outputs for cell in sets)
     values = np.zeros((len(cells), len(names)))
     for row, cell in enumerate(cells):
         values[row, [names.index(name) for name in sets[cell]]] = 1

@@ -4,7 +4,6 @@ samples, in proportion by class, ranges of a number or findings.
 No file is copied, moved or changed. All splits share one class order.
 """
 
-import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +17,7 @@ import numpy as np
 from vitmed.core.config import DataConfig, PretrainDataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
+from vitmed.core.process import NO_WARNINGS
 from vitmed.core.text import counted, counted_doing, lines_of, listed, one_spelling, quoted
 from vitmed.core.text_files import BLANKS
 from vitmed.data.folders import SPLITS, image_names, split_folders, split_of
@@ -523,8 +523,7 @@ def grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) 
 
     number = np.empty(len(labels), dtype=np.int64)
     kfold = StratifiedGroupKFold(folds, shuffle=True, random_state=seed % 2**32)  # it takes no larger one
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a class with fewer images than folds; the caller checks
+    with NO_WARNINGS:  # a class with fewer images than folds; the caller checks
         for fold, (_, part) in enumerate(kfold.split(labels, labels, codes)):
             number[part] = fold
     return number

@@ -4,7 +4,6 @@ They are linear models of the features of the frozen network (with `--freeze` th
 the size of an image. Every setting of theirs is chosen on validation.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +14,7 @@ import torch
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.config import Config
 from vitmed.core.messages import bar, say
+from vitmed.core.process import NO_WARNINGS
 from vitmed.data.loading import Images
 from vitmed.data.samples import Splits, labelled_by
 from vitmed.data.thread_batches import Progress, check_readable, in_threads
@@ -56,7 +56,6 @@ def fit_head(train: Part, val: Part, classes: int, progress: Progress = lambda d
     """Multinomial logistic regression with the L2 penalty that has the lowest log loss on validation, from features
     (S, D) and labels (S,); both parts contain every class. Without images in `val` C is 1,
     scikit-learn's own."""
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import log_loss
 
@@ -67,8 +66,7 @@ def fit_head(train: Part, val: Part, classes: int, progress: Progress = lambda d
     tried, values = [], C_VALUES if len(val[1]) else (1.0,)
     for done, C in enumerate(values, 1):
         model.C = C
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # a penalty too weak to converge is not chosen anyway
+        with NO_WARNINGS:  # a penalty too weak to converge is not chosen anyway
             model.fit(x, train[1])
         loss = float(log_loss(val[1], model.predict_proba(x_val), labels=np.arange(classes))) if len(val[1]) else np.nan
         tried.append((loss, C, model.coef_.astype(np.float64), model.intercept_.astype(np.float64)))

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -181,6 +182,7 @@ class Ranks:
         """The network to call in training, whose gradients are averaged over the ranks (DistributedDataParallel)."""
         if not self.wide:
             return model
+        warnings.filterwarnings("ignore", "Grad strides do not match")  # on speed, for a 1x1 convolution
         return nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
 
     def fsdp(self, model: nn.Module, parts: nn.ModuleList, device: torch.device) -> None:

@@ -6,7 +6,6 @@
 import contextlib
 import json
 import shutil
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -191,8 +190,7 @@ class Run(Generic[AnyConfig]):
             self.state.network = ranks.ddp(self.model, self.device)
         self.begun = self.session.clock.seconds(), self.state.share
         threads = using_threads(config.train.threads or ranks.threads)
-        with threads, warnings.catch_warnings(), stop_signals() as stop, bar("training") as advance:
-            warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
+        with threads, stop_signals() as stop, bar("training") as advance:
             control = Control(config, stop, self._tick, ranks, lambda loss: self._show(loss, advance), self._relieved)
             objective = task.objective(config, self.images["train"], self.session)
             try:

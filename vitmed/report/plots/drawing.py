@@ -3,11 +3,9 @@
 Colours are Okabe & Ito's, which colour-blind readers can tell apart, and no meaning rests on colour alone.
 """
 
-import contextlib
 import io
 import re
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -21,6 +19,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, MaxNLocator, ScalarFormatter
 from PIL import Image
 
+from vitmed.core.process import NO_WARNINGS
 from vitmed.core.text import visible
 from vitmed.metrics.estimates import ClassNumbers, Estimate
 from vitmed.metrics.metric_table import TITLES
@@ -51,11 +50,11 @@ def drawn(figure: Figure, pictures: bool = False, pdf: bool = False) -> Drawn:
     """The figure as files; a palette of 256 colours would spoil `pictures`, which are a JPEG on the page."""
     image, stream = _raster(figure), io.BytesIO()
     figure.set_layout_engine("none")  # all parts are in place: to place them again takes as long as drawing
-    with _any_glyph(), rc_context({"svg.hashsalt": "vitmed"}):
+    with NO_WARNINGS, rc_context({"svg.hashsalt": "vitmed"}):  # a script that the font lacks shows boxes
         backend_svg.FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
     vector = io.BytesIO()
     if pdf:
-        with _any_glyph(), rc_context({"pdf.fonttype": 42}):  # TrueType: journals refuse type 3
+        with NO_WARNINGS, rc_context({"pdf.fonttype": 42}):  # TrueType: journals refuse type 3
             backend_pdf.FigureCanvasPdf(figure).print_pdf(vector, metadata={"CreationDate": None, "Creator": None})
     png, svg = _encoded(image, dpi=(DPI, DPI)), stream.getvalue()
     ways = [(png, "image/png")]
@@ -117,7 +116,7 @@ def _raster(figure: Figure) -> Image.Image:
             text.set_fontfamily([*text.get_fontfamily(), *_east_asian_fonts()])
     figure.dpi = DPI
     canvas = backend_agg.FigureCanvasAgg(figure)
-    with _any_glyph():
+    with NO_WARNINGS:
         canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
@@ -135,14 +134,6 @@ def _east_asian_fonts() -> list[str]:
         "Sans CJK|Droid Sans Fallback|WenQuanYi|YaHei|SimHei|MS Gothic|Malgun|PingFang|Hiragino|Arial Unicode"
     )
     return sorted({font.name for font in font_manager.fontManager.ttflist if usual.search(font.name)})[:3]
-
-
-@contextlib.contextmanager
-def _any_glyph() -> Iterator[None]:
-    """A name in a script that the font lacks shows boxes, without a warning."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")
-        yield
 
 
 def show(axes: Axes, image: np.ndarray) -> None:
