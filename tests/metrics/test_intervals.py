@@ -652,6 +652,16 @@ def test_a_mean_loss_is_students_on_the_scale_of_logarithms() -> None:
     assert log_interval(0.006, two_errors)[1] > 1e6 and log_interval(0.006, two_errors, most=1.0)[1] == 1.0
 
 
+@pytest.mark.parametrize(("classes", "most"), [(2, 1.0), (3, 2.0)])
+def test_the_interval_of_a_loss_ends_at_the_largest_possible_loss(classes: int, most: float) -> None:
+    """One of 40 images is wrong, and that with certainty: Student's t has 2 degrees of freedom and reaches further."""
+    labels = np.arange(40) % 2
+    called = np.where(np.arange(40) == 0, 1, labels)
+    sure = 100 * np.eye(classes, dtype=np.float32)[called]
+    overall = evaluate_predictions(Predictions(("a", "b", "c")[:classes], ("x",) * 40, None, labels, sure)).overall
+    assert (overall["brier"].high, overall["log_loss"].high) == pytest.approx((most, 52 * np.log(2)))  # of scikit-learn
+
+
 def test_normal_influences_have_the_usual_degrees_of_freedom_and_one_heavy_image_has_few() -> None:
     normal = stats.norm.ppf((np.arange(2000) + 0.5) / 2000)
     assert influence_spread(normal, Units(np.arange(2000))).degrees == pytest.approx(2000, rel=0.02)
