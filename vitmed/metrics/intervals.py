@@ -46,6 +46,11 @@ class Units:
         """(G,) sums of the values (S,) over each unit."""
         return np.bincount(self.index, values, minlength=self.count)
 
+    @cached_property
+    def uneven(self) -> bool:
+        """Whether a few units hold so many images that a variance between units is hardly known: `uneven`."""
+        return self.clustered and uneven(self.sums(np.ones(len(self.index))))
+
     def blocks(self, most: int) -> "Units":
         """The units; of more than `most` as many random groups of them, alike in size."""
         if self.count <= most:
@@ -59,7 +64,9 @@ class Units:
     def leveraged(self, influence: np.ndarray, kinds: np.ndarray) -> np.ndarray:
         """The influence (S,) of each image as leaving out its unit shows it: over 1 - the unit's share of the images of
         its kind, (S,) int64; at most twice as large. Where few units have a kind, their influence hides how much the
-        number would be without them: MacKinnon & White, J. Econometrics 29 (1985) 305 (HC3)."""
+        number would be without them: MacKinnon & White, J. Econometrics 29 (1985) 305 (HC3). Not of `uneven` units."""
+        if self.uneven:
+            return influence
         _, cell, held = np.unique(kinds * self.count + self.index, return_inverse=True, return_counts=True)
         return influence / np.maximum(0.5, 1 - held[cell] / np.bincount(kinds)[kinds])
 
@@ -344,11 +351,15 @@ class Spread(NamedTuple):
 
 def spread(influence: np.ndarray, units: Units) -> Spread:
     """Variance of any number by the influence (S,) of each image; the infinitesimal jackknife by unit (Efron, The
-    Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 6)."""
-    g = units.count
+    Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 6). Of `uneven` units, that of independent
+    images times `uneven_effect`."""
+    g, n = units.count, len(influence)
     if g < 2:
         return Spread(*NONE)
-    variance = float(g / (g - 1) * (units.sums(influence) ** 2).sum())
+    sums, squares = units.sums(influence), units.sums(influence**2)
+    variance = float(g / (g - 1) * (sums**2).sum())
+    if units.uneven:
+        variance = n / (n - 1) * float(squares.sum()) * uneven_effect(units.sums(np.ones(n)), sums, squares)
     return Spread(variance, units.degrees(influence) if units.clustered else INFINITE)
 
 
@@ -361,9 +372,9 @@ def degrees_between(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) ->
 
 def influence_spread(influence: np.ndarray, units: Units) -> Spread:
     """Variance of any number by the influence (S,) of each image, as in `spread`, with the degrees of freedom of
-    `kurtosis_degrees`; with patients at most those of `spread`."""
+    `kurtosis_degrees`; with patients at most those of `spread`, and of `uneven` units these."""
     by_unit = spread(influence, units)
-    if not by_unit.variance > 0:
+    if units.uneven or not by_unit.variance > 0:
         return by_unit
     return Spread(by_unit.variance, min(by_unit.degrees, kurtosis_degrees(units.sums(influence))))
 
