@@ -174,6 +174,17 @@ def test_where_one_patient_holds_a_third_all_show_how_alike_their_images_are() -
     assert satterthwaite(sizes, 0.05) == 4 and not uneven(np.full(5, 20.0)) and not uneven(np.array([9.0, 8, 9, 8, 9]))
 
 
+def test_an_area_of_a_patient_with_a_third_varies_by_kishs_effect() -> None:
+    sizes, rng = np.array([105.0] + [14.0] * 15), np.random.default_rng(0)
+    units, positive = units_of(sizes), rng.random(315) < 0.4
+    pull = class_areas(rng.normal(size=315) + positive + rng.normal(size=16)[units.index], positive)[0].influence
+    icc = max(0.05, correlation(sizes, units.sums(pull), units.sums(pull**2)))
+    found = area_spread(pull, positive, units)
+    kish = 1 + ((sizes**2).sum() / 315 - 1) * icc
+    assert found.variance == pytest.approx(315 * pull.var(ddof=1) * kish) and found.degrees == 4
+    assert influence_spread(pull, units) == found
+
+
 @pytest.mark.parametrize("likeness", [0.05, 0.5])
 def test_intervals_where_one_patient_holds_a_third(likeness: float) -> None:
     """Of 200 patients: accuracy 0.9, and its difference to 0.75. Twice as wide before, and the difference up to 1.5."""
