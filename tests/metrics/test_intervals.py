@@ -24,9 +24,11 @@ from vitmed.metrics.intervals import (
     satterthwaite,
     share,
     share_ratio,
+    uneven,
     wilson,
 )
 from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions
+from vitmed.metrics.paired_comparison import share_difference
 from vitmed.metrics.predictions import Predictions
 
 
@@ -52,6 +54,10 @@ def slow_obuchowski(scores: np.ndarray, positive: np.ndarray, patients: np.ndarr
     s10, s01 = g10 / ((g10 - 1) * m) * (up**2).sum(), g01 / ((g01 - 1) * n) * (down**2).sum()
     s11 = g / (g - 1) * (up * down).sum()
     return float(s10 / m + s01 / n + 2 * s11 / (m * n))
+
+
+def units_of(sizes: np.ndarray) -> Units:
+    return Units(np.repeat(np.arange(len(sizes)), sizes.astype(int)))
 
 
 def logits_of(scores: np.ndarray) -> np.ndarray:
@@ -150,6 +156,46 @@ def test_likeness_is_that_of_the_analysis_of_variance() -> None:
     expected = {-0.1: 30**2 / 90 - 1, 0.5: 60**2 / 540 - 1, 1.0: 90**2 / 1410 - 1, np.nan: 30**2 / 90 - 1}
     assert {icc: satterthwaite(uneven, icc) for icc in expected} == pytest.approx(expected, nan_ok=True)
     assert satterthwaite(np.array([100.0, 1, 1, 1]), 1.0) == 1  # one patient is nearly all there is
+
+
+def test_where_one_patient_holds_a_third_all_show_how_alike_their_images_are() -> None:
+    """Kish's effect by hand. A variance of sums would be the square of what the large patient adds, with 1 degree."""
+    sizes, hits = (
+        np.array([105.0] + [14.0] * 15),
+        np.array([90.0, 14, 9, 14, 14, 6, 14, 14, 12, 14, 14, 14, 3, 14, 14, 14]),
+    )
+    found = share(np.concatenate([np.arange(n) < k for n, k in zip(sizes, hits, strict=True)]), None, units_of(sizes))
+    n, wrong, kish = 315, 315 - hits.sum(), (sizes**2).sum() / 315
+    shown, assumed = 1 + (kish - 1) * correlation(sizes, hits, hits), 1 + (kish - 1) * 0.05
+    effect = (wrong * shown + (assumed - 1) * assumed) / (wrong + assumed - 1)
+    assert (found.icc > 0.05, found.design_effect) == (True, pytest.approx(effect))
+    assert (found.low, found.high) == pytest.approx(wilson(found.value, n / effect, stats.t.ppf(0.975, 4)))
+    assert satterthwaite(sizes, 0.05) == 4 and not uneven(np.full(5, 20.0)) and not uneven(np.array([9.0, 8, 9, 8, 9]))
+
+
+def test_an_area_of_a_patient_with_a_third_varies_by_kishs_effect() -> None:
+    sizes, rng = np.array([105.0] + [14.0] * 15), np.random.default_rng(0)
+    units, positive = units_of(sizes), rng.random(315) < 0.4
+    pull = class_areas(rng.normal(size=315) + positive + rng.normal(size=16)[units.index], positive)[0].influence
+    icc = max(0.05, correlation(sizes, units.sums(pull), units.sums(pull**2)))
+    found = area_spread(pull, positive, units)
+    kish = 1 + ((sizes**2).sum() / 315 - 1) * icc
+    assert found.variance == pytest.approx(315 * pull.var(ddof=1) * kish) and found.degrees == 4
+    assert influence_spread(pull, units) == found
+
+
+@pytest.mark.parametrize("likeness", [0.05, 0.5])
+def test_intervals_where_one_patient_holds_a_third(likeness: float) -> None:
+    """Of 200 patients: accuracy 0.9, and its difference to 0.75. Twice as wide before, and the difference up to 1.5."""
+    sizes, rng, held = np.array([500] + [5] * 199), np.random.default_rng(0), np.zeros(4)
+    units, images = units_of(sizes), int(sizes.sum())
+    for _ in range(40):
+        of_patient, own = rng.normal(size=(2, 200))[:, units.index], rng.normal(size=(2, images))
+        first, second = likeness**0.5 * of_patient + (1 - likeness) ** 0.5 * own < stats.norm.ppf([[0.9], [0.75]])
+        one, gap = share(first, None, units), share_difference(first, second, np.ones(images, bool), units)[0]
+        held += one.low <= 0.9 <= one.high, gap.low <= 0.15 <= gap.high, one.high - one.low, gap.high - gap.low
+    share_held, gap_held, width, gap_width = held / 40
+    assert min(share_held, gap_held) >= 0.95 and (width, gap_width) < ((0.2, 0.3) if likeness < 0.1 else (0.35, 0.65))
 
 
 def test_one_image_a_patient_is_as_without_patients() -> None:
@@ -654,6 +700,16 @@ def test_a_mean_loss_is_students_on_the_scale_of_logarithms() -> None:
     assert np.isnan(log_interval(0.0, found)).all()
     two_errors = Spread(1e-4, 1)  # of 40 images: t of one degree of freedom is 12.7
     assert log_interval(0.006, two_errors)[1] > 1e6 and log_interval(0.006, two_errors, most=1.0)[1] == 1.0
+
+
+@pytest.mark.parametrize(("classes", "most"), [(2, 1.0), (3, 2.0)])
+def test_the_interval_of_a_loss_ends_at_the_largest_possible_loss(classes: int, most: float) -> None:
+    """One of 40 images is wrong, and that with certainty: Student's t has 2 degrees of freedom and reaches further."""
+    labels = np.arange(40) % 2
+    called = np.where(np.arange(40) == 0, 1, labels)
+    sure = 100 * np.eye(classes, dtype=np.float32)[called]
+    overall = evaluate_predictions(Predictions(("a", "b", "c")[:classes], ("x",) * 40, None, labels, sure)).overall
+    assert (overall["brier"].high, overall["log_loss"].high) == pytest.approx((most, 52 * np.log(2)))  # of scikit-learn
 
 
 def test_normal_influences_have_the_usual_degrees_of_freedom_and_one_heavy_image_has_few() -> None:

@@ -23,7 +23,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.text import counted, listed
 from vitmed.metrics.areas import threshold_after, threshold_counts, youden_threshold
 from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.estimates import Estimate, estimate, of_shares
+from vitmed.metrics.estimates import FEWEST, Estimate, estimate, of_shares
 from vitmed.metrics.intervals import Units, class_shares, ratio, share_ratio
 from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.grades import grade_costs, grades_of
@@ -372,7 +372,8 @@ def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, co
     `expected_cost` is by image; `normalised_cost` divides it by the expected cost of predicting the cheapest class for
     every image (Ferrer, arXiv 2209.05355: above 1 the model is worth less than no model). Two classes are as common as
     `config.prevalence` states, where it is given; else classes are as common as on these images. `called` (S,) int64 is
-    the class that is predicted.
+    the class that is predicted. The intervals are widened for the patients (or images) who have the commonest class, or
+    any other, whichever are fewer; below `FEWEST` there is none.
     """
     matrix, labels = np.array(costs, dtype=np.float64), known_labels(predictions)
     boot, positive = Bootstrap.of(predictions, config.resamples), positive_index(predictions)
@@ -386,7 +387,9 @@ def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, co
         normalised = ratio(expected, (common @ matrix).min(axis=-1))
         costs_of.append({"expected_cost": expected, "normalised_cost": normalised})
     whole, drawn = costs_of
-    costed = {name: boot.estimate(float(value), drawn[name]) for name, value in whole.items()}
+    few = boot.units.fewer(labels == kinds.sum(axis=0).argmax())
+    drawn = drawn if few >= FEWEST else dict.fromkeys(drawn, np.empty(0))
+    costed = {name: boot.estimate(float(value), drawn[name], few) for name, value in whole.items()}
     return DecisionCost(**costed, accuracy=boot.proportion(called == labels))
 
 

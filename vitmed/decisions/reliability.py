@@ -289,6 +289,8 @@ def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bo
         except np.linalg.LinAlgError:  # one patient alone decides
             return NOTHING.model_copy(update={"value": value})
         degrees = boot.units.degrees((x * (events - p)[:, None]) @ bread[0])
+        if x.shape[1] > 1:  # a slope rests on the patients of the rarer class
+            degrees = min(degrees, max(1, boot.units.fewer(events) - 1))
         half = quantile(degrees) * float(np.sqrt((pulls**2).sum()))
         low, high = value - half, value + half
     return Estimate(value=value, low=low, high=high, method="sandwich")

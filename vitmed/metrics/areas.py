@@ -65,13 +65,16 @@ def area_spread(influence: np.ndarray, positive: np.ndarray, units: Units) -> Sp
 
     Independent images: DeLong et al., Biometrics 44 (1988) 837, eq. 4 to 6. Patients with several: Obuchowski,
     Biometrics 53 (1997) 567, eq. 3 to 6, with Student's in place of her normal quantile. Its degrees of freedom are
-    Satterthwaite's, for positive and negative images apart or for patients, whichever are fewer.
+    Satterthwaite's, for positive and negative images apart or for patients, whichever are fewer. Patients of whom a few
+    hold most images: as `intervals.spread`.
     """
     up, down = np.where(positive, influence, 0), np.where(positive, 0, influence)
     sizes = units.sums(positive.astype(np.float64)), units.sums((~positive).astype(np.float64))
     with_up, with_down = (int((size > 0).sum()) for size in sizes)
     if min(with_up, with_down) < 2:
         return Spread(*NONE)
+    if units.uneven:
+        return intervals.spread(influence, units)
     sums = units.sums(up), units.sums(down)
     parts = [float(g / (g - 1) * (s**2).sum()) for s, g in zip(sums, (with_up, with_down), strict=True)]
     total = sum(parts)
@@ -103,7 +106,7 @@ def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float
             sizes, own = units.sums(kind.astype(np.float64)), np.where(kind, area.influence, 0)
             sizes = sizes[sizes > 0]
             g, alone = len(sizes), images / (images - 1) * float((own**2).sum())
-            seen = g / (g - 1) * float((units.sums(own) ** 2).sum()) / alone if alone > 0 else 1.0
+            seen = g / (g - 1) * float((units.sums(own) ** 2).sum()) / alone if alone > 0 and not units.uneven else 1.0
             effective.append(max(1.0, images / max(seen, intervals.assumed_effect(sizes, intervals.LIKENESS))))
             freedoms.append(intervals.satterthwaite(sizes, intervals.LIKENESS))
         (m, n), z = effective, intervals.quantile(min(freedoms))

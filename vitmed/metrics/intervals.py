@@ -17,6 +17,7 @@ INFINITE = float("inf")
 NONE = (float("nan"), float("nan"))  # no interval
 LIKENESS = 0.05  # intraclass correlation of being right that is assumed until errors show another
 FEWEST_DEGREES = 8  # of freedom, of a proportion: with fewer, one error would give a wider interval than two
+LEAST_DEGREES = 4  # of freedom: if a few units hold so many images that there are fewer, see `uneven`
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Units:
         """(G,) sums of the values (S,) over each unit."""
         return np.bincount(self.index, values, minlength=self.count)
 
+    @cached_property
+    def uneven(self) -> bool:
+        """Whether a few units hold so many images that a variance between units is hardly known: `uneven`."""
+        return self.clustered and uneven(self.sums(np.ones(len(self.index))))
+
     def blocks(self, most: int) -> "Units":
         """The units; of more than `most` as many random groups of them, alike in size."""
         if self.count <= most:
@@ -58,7 +64,9 @@ class Units:
     def leveraged(self, influence: np.ndarray, kinds: np.ndarray) -> np.ndarray:
         """The influence (S,) of each image as leaving out its unit shows it: over 1 - the unit's share of the images of
         its kind, (S,) int64; at most twice as large. Where few units have a kind, their influence hides how much the
-        number would be without them: MacKinnon & White, J. Econometrics 29 (1985) 305 (HC3)."""
+        number would be without them: MacKinnon & White, J. Econometrics 29 (1985) 305 (HC3). Not of `uneven` units."""
+        if self.uneven:
+            return influence
         _, cell, held = np.unique(kinds * self.count + self.index, return_inverse=True, return_counts=True)
         return influence / np.maximum(0.5, 1 - held[cell] / np.bincount(kinds)[kinds])
 
@@ -114,6 +122,8 @@ def share(hits: np.ndarray, counted: np.ndarray | None, units: Units) -> Share:
     if len(others[0]) > 1 and (most := assumed_effect(others[0], 1.0)) > 1:
         likeness = min(1.0, max(LIKENESS, (_design_effect(*others, LIKENESS) - 1) / (most - 1)))
     effect, degrees = _design_effect(sizes, hit, likeness), satterthwaite(sizes, likeness)
+    if len(others[0]) > 1 and uneven(others[0]):  # of which one error more may show far more likeness
+        effect = max(effect, _design_effect(sizes, hit, LIKENESS))
     seen = max(FEWEST_DEGREES, kurtosis_degrees(hit - value * sizes)) if 0 < value < 1 else INFINITE
     low, high = wilson(value, n / max(1.0, effect), quantile(min(degrees, seen)))
     flawless, _ = wilson(1.0, n / assumed_effect(sizes, likeness), quantile(degrees))
@@ -133,14 +143,15 @@ def _design_effect(sizes: np.ndarray, hits: np.ndarray, likeness: float) -> floa
 
     A weighted mean of two effects. One comes from the variance of a ratio between units, with the correction for large
     units by Bell & McCaffrey, Survey Methodology 28 (2002) 169; its weight is the number of images with the rarer
-    outcome. The other is the assumed effect; its weight is its excess over 1, as if it were that many such images.
+    outcome. The other is the assumed effect; its weight is its excess over 1, as if it were that many such images. For
+    `uneven` units, `uneven_effect` takes the place of the first.
     """
     n, total = sizes.sum(), hits.sum()
     assumed, rarer, value = assumed_effect(sizes, likeness), min(total, n - total), total / n
     if not rarer:
         return assumed
     variance = ((hits - value * sizes) ** 2 / (1 - sizes / n)).sum() / n**2
-    seen = variance / (value * (1 - value) / n)
+    seen = uneven_effect(sizes, hits, hits) or variance / (value * (1 - value) / n)
     return float((rarer * seen + (assumed - 1) * assumed) / (rarer + assumed - 1))
 
 
@@ -203,10 +214,30 @@ def correlation(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> flo
 
 def satterthwaite(sizes: np.ndarray, icc: float) -> float:
     """Degrees of freedom of a variance between units of these sizes, (G,), at this intraclass correlation: the sum of n
-    images of a unit has variance n (1 + (n - 1) icc); Satterthwaite, Biometrics Bull. 2 (1946) 110."""
+    images of a unit has variance n (1 + (n - 1) icc); Satterthwaite, Biometrics Bull. 2 (1946) 110. Of `uneven` units,
+    whose variance is that of `uneven_effect`, at least `LEAST_DEGREES`."""
     rho = min(max(icc, 0.0), 1.0) if np.isfinite(icc) else 0.0
-    variances = sizes * (1 + (sizes - 1) * rho)
-    return max(1.0, float(variances.sum() ** 2 / (variances**2).sum()) - 1)
+    return max(LEAST_DEGREES if uneven(sizes) else 1.0, _degrees(sizes * (1 + (sizes - 1) * rho)))
+
+
+def _degrees(variances: np.ndarray) -> float:
+    return float(variances.sum() ** 2 / (variances**2).sum()) - 1
+
+
+def uneven(sizes: np.ndarray) -> bool:
+    """Whether a few of the units, (G,), hold so many images that a variance of sums has fewer than `LEAST_DEGREES` of
+    freedom, while the mean square between units (of an analysis of variance) has more."""
+    effects = 1 + (sizes - 1) * LIKENESS
+    return _degrees(sizes * effects) < LEAST_DEGREES <= _degrees(effects)
+
+
+def uneven_effect(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray, least: float = LIKENESS) -> float:
+    """The design effect of a mean of values if the units are `uneven`, from (G,) each, as in `correlation`; else 0.
+
+    A variance of sums is then the square of what one unit happens to add. But all units show how alike the images of a
+    unit are: Kish's effect at their intraclass correlation (Donner & Klar, Cluster Randomization Trials (2000), 5.2),
+    or at `least` if that is higher."""
+    return assumed_effect(sizes, max(least, correlation(sizes, sums, squares))) if uneven(sizes) else 0.0
 
 
 def quantile(degrees: float = INFINITE) -> float:
@@ -320,11 +351,15 @@ class Spread(NamedTuple):
 
 def spread(influence: np.ndarray, units: Units) -> Spread:
     """Variance of any number by the influence (S,) of each image; the infinitesimal jackknife by unit (Efron, The
-    Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 6)."""
-    g = units.count
+    Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 6). Of `uneven` units, that of independent
+    images times `uneven_effect`."""
+    g, n = units.count, len(influence)
     if g < 2:
         return Spread(*NONE)
-    variance = float(g / (g - 1) * (units.sums(influence) ** 2).sum())
+    sums, squares = units.sums(influence), units.sums(influence**2)
+    variance = float(g / (g - 1) * (sums**2).sum())
+    if units.uneven:
+        variance = n / (n - 1) * float(squares.sum()) * uneven_effect(units.sums(np.ones(n)), sums, squares)
     return Spread(variance, units.degrees(influence) if units.clustered else INFINITE)
 
 
@@ -337,9 +372,9 @@ def degrees_between(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) ->
 
 def influence_spread(influence: np.ndarray, units: Units) -> Spread:
     """Variance of any number by the influence (S,) of each image, as in `spread`, with the degrees of freedom of
-    `kurtosis_degrees`; with patients at most those of `spread`."""
+    `kurtosis_degrees`; with patients at most those of `spread`, and of `uneven` units these."""
     by_unit = spread(influence, units)
-    if not by_unit.variance > 0:
+    if units.uneven or not by_unit.variance > 0:
         return by_unit
     return Spread(by_unit.variance, min(by_unit.degrees, kurtosis_degrees(units.sums(influence))))
 

@@ -219,7 +219,10 @@ def share_difference(
         alone = (plus + minus) / n - value**2
         variance = float(((sums - value * sizes) ** 2 / (1 - sizes / n)).sum()) / n
         effects = [variance / alone if alone > 0 else float("nan")]
-        if (squares > 0).sum() < FEW:
+        if alone > 0 and (shown := intervals.uneven_effect(sizes, sums, squares, least=0.0)):  # as of one proportion
+            assumed = intervals.assumed_effect(sizes, intervals.LIKENESS)
+            effects = [np.average([shown, assumed], weights=[plus + minus, assumed - 1])]
+        elif (squares > 0).sum() < FEW:
             effects += [intervals.share(right, counted, units).design_effect for right in (first, second)]
         finite = [e for e in effects if np.isfinite(e)]
         effect = max(1.0, *finite) if finite else n / len(sizes)  # without any error, each patient counts once

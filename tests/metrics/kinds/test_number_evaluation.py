@@ -132,7 +132,8 @@ def test_what_has_no_interval_and_what_no_value() -> None:
     assert few.notes[0] == "There are only 3 patients: the intervals are rough."
     assert (
         len(few.notes) == 2
-        and "the intervals of RMSE, CRPS, log score and the limits of agreement are too" in few.notes[1]
+        and "the intervals of MAE, RMSE, CRPS, log score and the limits of agreement are too" in few.notes[1]
+        and "of 100 tests with 20 patients, in 75 to 93 with 5 to 8." in few.notes[1]
     )
     assert not evaluate_number(draw(np.random.default_rng(1), 30)).notes
     same = evaluate_number(replace(p, labels=np.full(len(p), 40.0)))

@@ -236,14 +236,18 @@ class PreparedPredictions(Prepared):
 
     @property
     def mean_losses(self) -> dict[str, Estimate]:
-        return {name: self.mean_loss(self.point[name], loss) for name, loss in zip(LOSSES, self.losses.T, strict=True)}
+        worst = -np.log(np.finfo(np.float64).eps), 1.0 if self.positive is not None else 2.0  # of one image
+        losses = zip(LOSSES, self.losses.T, worst, strict=True)
+        return {name: self.mean_loss(self.point[name], loss, most) for name, loss, most in losses}
 
-    def mean_loss(self, value: float, losses: np.ndarray) -> Estimate:
-        """The mean of losses (S,), `value`, with its interval; none where no image shows what an error costs."""
+    def mean_loss(self, value: float, losses: np.ndarray, most: float = np.inf) -> Estimate:
+        """The mean of losses (S,), `value`, with its interval, which ends at `most`, the loss of the worst image; none
+        where no image shows what an error costs."""
         interval = NONE
         if self.accuracy.value != 1 and len(losses) and not self.too_few:
             influence = self.units.leveraged((losses - losses.mean()) / len(losses), self.labels)
-            interval = intervals.log_interval(float(losses.mean()), intervals.influence_spread(influence, self.units))
+            between = intervals.influence_spread(influence, self.units)
+            interval = intervals.log_interval(float(losses.mean()), between, most)
         return estimate(value, *interval, "influence")
 
     def _mean(self, kind: str) -> Estimate:
