@@ -208,7 +208,7 @@ def read_findings(table: Table, label: int | None, others: Sequence[int], reques
 
 def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> Labels:
     asked, header = {*(request.data.findings or request.outputs)}, table.header
-    named = [i for i, name in enumerate(header) if name.lower() in NONE_WORDS and name not in asked]
+    named = [i for i, name in enumerate(header) if name.lower() in NONE_WORDS - {"healthy"} and name not in asked]
     without = next((i for i in bit_columns(table, named)[0] if [*columns] != [i]), None)
     used, columns = tuple(columns), [i for i in columns if i != without]
     values = np.stack([cells_of_finding(table, i) for i in columns], axis=1)  # (R, F): 1, 0, -1, NaN for empty

@@ -278,12 +278,14 @@ def report_patients(splits: Splits, risk: str = RISK) -> None:
         say(f"{splits.unit}s: {describe_patients(splits)}")
         return
     for file in tables_in(splits.root):
+        named = False
         with contextlib.suppress(DataError, UsageError):
             table = read_table(file)
             path, group = table.find(PATH_NAMES), table.find(GROUP_NAMES)
-            if None not in (path, group) and all(row[group or 0].strip() for row in table.rows):
-                warn(f"patients are unknown: {risk}. {file.name} in the folder names them: --groups {quoted(file)}")
-                return
+            named = None not in (path, group) and all(row[group or 0].strip() for row in table.rows)
+        if named:
+            warn(f"patients are unknown: {risk}. {file.name} in the folder names them: --groups {quoted(file)}")
+            return
     if (guess := splits.guess) is None:
         warn(f"patients are unknown: {risk} (use --group-regex or --groups)")
     else:

@@ -482,6 +482,9 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
     def whole(choices: Iterable[np.ndarray]) -> list[np.ndarray]:
         return [some for some in choices if table[some].any(axis=0).all() and table[~some].any(axis=0).all()]
 
+    def off(some: np.ndarray) -> float:
+        return abs(float(table[some].sum() / len(labels)) - fraction)
+
     most = round(1 / fraction)
     if most == 1 or abs(most * fraction - 1) > 0.1:
         share = Fraction(min(fraction, 0.99))
@@ -491,18 +494,14 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
         number[codes] = grouped_folds(labels, codes, folds, seed)
         taken = min(max(1, round(fraction * folds)), folds - 1)
         found += whole((number - fold) % folds < taken for fold in range(folds))
-        near = [some for some in found if abs(float(table[some].sum() / len(labels)) - fraction) <= fraction / 2]
+        near = [some for some in found if off(some) <= fraction / 2]
         if near or (found and len(table) > TRIED):
             return np.asarray(max(near + found, key=lambda some: _enough_patients(table, some, fraction))[codes])
     if len(table) <= TRIED:
         order = np.random.default_rng(seed).permutation(len(table))
         choices = chain.from_iterable(combinations(order, count) for count in range(1, len(table)))
         found += whole(np.isin(np.arange(len(table)), choice) for choice in choices)
-    best = max(
-        found,
-        key=lambda some: _enough_patients(table, some, fraction) - abs(table[some].sum() / len(labels) - fraction),
-        default=None,
-    )
+    best = max(found, key=lambda some: _enough_patients(table, some, fraction) - off(some), default=None)
     return np.zeros(len(labels), dtype=bool) if best is None else best[codes]
 
 

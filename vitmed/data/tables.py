@@ -169,10 +169,11 @@ def _matches(cells: Sequence[str], root: Path, table: Path, paths: Sequence[str]
             continue
         whole = posixpath.normpath(posixpath.join(folder, path))
         found = [index[name] for top in roots if (name := whole.removeprefix(f"{top}/")) in index]
-        for i, image in enumerate(paths if not (found or by_name) else ()):
-            name = _plain(image).rpartition("/")[2]
-            for key in {name, name.rpartition(".")[0]}:
-                by_name[key].append(i)
+        if not (found or by_name):
+            for i, image in enumerate(paths):
+                name = _plain(image).rpartition("/")[2]
+                for key in {name, name.rpartition(".")[0]}:
+                    by_name[key].append(i)
         matches.append(found[:1] or by_name.get(path, ()))
     return matches
 

@@ -168,10 +168,12 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     of_8_bits = raw.bits <= 8 and raw.values.min() >= 0 and raw.values.max() <= 255  # after slope and intercept
     if window is None or window in ("auto", "percentiles"):
         stored = next((w for w in raw.windows if isinstance(w, Linear)), None)
-        such = "such as 40/400 for CT, or 2048/4096 for all values of 12 bits"
-        such = "such as 128/256 for all values" if of_8_bits else such
         if stored is not None:
             such = f"{(stored.low + stored.high + 1) / 2:g}/{stored.high - stored.low + 1:g}, its own"
+        elif of_8_bits:
+            such = "such as 128/256 for all values"
+        else:
+            such = "such as 40/400 for CT, or 2048/4096 for all values of 12 bits"
         raise DataError(
             f"{path}: {raw.bits} bits per channel need a window to become grey, and the training images had none",
             "convert it to 8 bits as the training images were (in Python uint8), or train on images like it (--window "

@@ -118,13 +118,7 @@ class Preprocessing:
             mean, std = self.mean, self.std
         else:
             mean, std = CONSTANTS.get(self.normalize, ((0.0,), (1.0,)))
-        fitted = list[tuple[float, ...]]()
-        for values in (mean, std):
-            if len(values) != channels:  # grey takes the mean of the three, alpha a half
-                colour = (sum(values) / len(values),) if channels in (1, 2) else values * (3 // len(values))
-                values = (*colour, 0.5) if channels in (2, 4) else colour
-            fitted.append(values)
-        return fitted[0], fitted[1]
+        return _for_channels(mean, channels), _for_channels(std, channels)
 
 
 @dataclass(frozen=True)
@@ -194,6 +188,14 @@ def is_blank(square: np.ndarray) -> bool:
             if centred and (inside == inside[0]).all():
                 return True
     return False
+
+
+def _for_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """One number per channel: grey takes the mean of the three, alpha a half."""
+    if len(values) == channels:
+        return values
+    colour = (sum(values) / len(values),) if channels in (1, 2) else values * (3 // len(values))
+    return (*colour, 0.5) if channels in (2, 4) else colour
 
 
 RESIZES: dict[str, Callable[[Image.Image, tuple[int, int], Image.Resampling], Image.Image]] = {

@@ -227,19 +227,19 @@ class Gradients:
                 if ranks.wide or not is_out_of_memory(error):
                     raise
             todo = self.under_way  # not in the except clause, whose error holds on to the memory
-            before = max(part.stop - part.start for part in ranks.parts(self.stream.batches.size, state.micro_batch))
-            if before == 1 and checkpoints_gradients(state.model):
+            at_once = max(part.stop - part.start for part in ranks.parts(self.stream.batches.size, state.micro_batch))
+            if at_once == 1 and checkpoints_gradients(state.model):
                 images = f"{counted(len(batch.labels), 'image')} of {self.control.config.model.image_size} px"
                 problem = f"out of memory with batches of {images}, computed one by one with gradient checkpointing"
                 raise OutOfMemoryError(problem, "a smaller --image-size or --model, or a device with more memory")
-            if before == 1:
+            if at_once == 1:
                 checkpoint_gradients(state.model)
-            state.micro_batch = -(-before // 2)
+            state.micro_batch = -(-at_once // 2)
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            how = "gradient checkpointing" if before == 1 else f"{state.micro_batch} at once"
-            at_once = counted(before, "image")
-            self.control.relieved(f"out of memory with {at_once} at once; the same batch is computed with {how}")
+            how = "gradient checkpointing" if at_once == 1 else f"{state.micro_batch} at once"
+            images = counted(at_once, "image")
+            self.control.relieved(f"out of memory with {images} at once; the same batch is computed with {how}")
             state.optimiser.zero_grad(set_to_none=True)
             for buffer, value in zip(self.statistics, self.before, strict=True):
                 buffer.copy_(value)
