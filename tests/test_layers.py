@@ -129,17 +129,17 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (44_080, 38_000),  # of them 110 compare groups of seeds, 450 refuse and warn
+    "lines": (43_637, 38_000),  # of them 110 compare groups of seeds, 450 refuse and warn
     "files": (209, 210),
-    "functions in 1,000 lines": (56.0, 46),  # fewer lines, such as those of the future import, not more functions
-    "imports, % of the lines": (7.5, 6),  # fewer lines of them than at 7.4 %, of fewer lines
+    "functions in 1,000 lines": (52.9, 46),  # those left have two users, or facts that tests check
+    "imports, % of the lines": (7.5, 6),
     "functions with more than 6 parameters": (14, 10),  # all are public verbs
     "functions over 60 lines": (3, 5),
     "files under 60 lines": (8, 0),  # verbs whose work is done by one object of another room
     "fmt: skip": (0, 0),
     "isinstance of predictions": (0, 0),
     "files in commands": (28, 30),
-    "lines in commands": (2_143, 2_500),  # plan names patients as train does; a finished part refuses changed images
+    "lines in commands": (2_146, 2_500),  # stress refuses an ensemble whose members read images differently
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
