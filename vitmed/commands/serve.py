@@ -52,7 +52,7 @@ def serve(
     """
     _check_packages()
     from vitmed.deploy.http.app import Service, listen, open_door
-    from vitmed.deploy.http.limits import Limits
+    from vitmed.deploy.http.limits import PREDICT, Limits
     from vitmed.deploy.http.scores import ScoreLog
 
     limits = Limits(max_megabytes, max_images, timeout, queue)
@@ -66,7 +66,7 @@ def serve(
             model = load(saved, device=device, precision=precision)
             report = listener().say  # of this thread
             log = None if scores is None else ScoreLog(Path(scores), model, report)
-            began = f"{saved.path.name} takes images at /v1/predict (POST, see /docs) and answers at {door.address}"
+            began = f"{saved.path.name} takes images at {PREDICT} (POST, see /docs) and answers at {door.address}"
             with stop_signals() as asked:
                 listen(
                     Service(model, limits, log, batch),

@@ -112,7 +112,7 @@ def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str, units: 
         return _temperature(logits, labels)
     folds = FOLDS if logits.size <= LARGE else 2
     part = np.random.default_rng(0).permutation(units.count)[units.index] % folds  # (S,)
-    calibrated = np.empty_like(logits)  # (S, K), each image as the others calibrate it
+    calibrated = np.empty(logits.shape)  # (S, K), each image as the others calibrate it
     for held in (part == fold for fold in range(folds) if (part == fold).any()):
         calibrated[held] = _temperature(logits[~held], labels[~held]).apply(logits[held])
     before, after = (softmax(of)[np.arange(size), labels] for of in (logits, calibrated))

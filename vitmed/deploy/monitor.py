@@ -244,7 +244,7 @@ def _read(table: Table, known: Evaluated) -> Predictions:
 
     def calibrate(read: Predictions) -> Predictions:
         if read.kind != like.kind:
-            problem = f"{table.file}: reads as a table of {read.kind}, the model predicts {like.kind}"
+            problem = f"{table.file}: reads as predictions of {read.kind}, the model is of {like.kind}"
             columns = ", with a column label_<finding> for each, which may be empty" * (like.kind == "findings")
             raise DataError(problem, f"give predictions of this model{columns}")
         if like.kind != "number" and {*read.classes} != {*like.classes}:

@@ -229,14 +229,14 @@ def per_patient(predictions: Predictions) -> PerPatient | None:
         if errors[i]
     ]
     spread = dict[str, Spread]()
-    for name, (images, right) in kinds.items():
-        enough = images >= ENOUGH
+    for name, (held, hits) in kinds.items():
+        enough = held >= ENOUGH
         n = int(enough.sum())
         if n < 2:
             spread[name] = Spread(n=n, reason=f"fewer than two patients have {ENOUGH} such images")
             continue
-        low, q1, median, q3, high = map(float, np.quantile(right[enough] / images[enough], [0, 0.25, 0.5, 0.75, 1]))
-        far = int((outside(images, right) & enough).sum())  # around the share of all images, as in the figure
-        overall = float(right.sum() / images.sum())
+        low, q1, median, q3, high = map(float, np.quantile(hits[enough] / held[enough], [0, 0.25, 0.5, 0.75, 1]))
+        far = int((outside(held, hits) & enough).sum())  # around the share of all images, as in the figure
+        overall = float(hits.sum() / held.sum())
         spread[name] = Spread(n=n, min=low, q1=q1, median=median, q3=q3, max=high, outside=far, overall=overall)
     return PerPatient(n_patients=size, errors=total, enough=ENOUGH, spread=spread, worst=worst)

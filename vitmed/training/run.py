@@ -188,10 +188,12 @@ class Run(Generic[AnyConfig]):
             self.state.shard(config, ranks, self.device)
         else:
             self.state.network = ranks.ddp(self.model, self.device)
-        self.begun = self.session.clock.seconds(), self.state.share
+        begun = self.session.clock.seconds(), self.state.share
         threads = using_threads(config.train.threads or ranks.threads)
         with threads, stop_signals() as stop, bar("training") as advance:
-            control = Control(config, stop, self._tick, ranks, lambda loss: self._show(loss, advance), self._relieved)
+            control = Control(
+                config, stop, lambda: self._tick(*begun), ranks, lambda loss: self._show(loss, advance), self._relieved
+            )
             objective = task.objective(config, self.images["train"], self.session)
             try:
                 for record in fit(self.state, self.stream, objective, control, lambda: task.validate(self)):
@@ -240,12 +242,12 @@ class Run(Generic[AnyConfig]):
         report(self.state.history)
         self.task.after_epoch(self, record)
 
-    def _tick(self) -> None:
+    def _tick(self, start: float, first: float) -> None:
         """Before every step, note the time used, and of a limited time rank 0's share."""
         state, task, limit = self.state, self.task, self.config.train.time
         state.spent = self.session.clock.seconds()
         if limit is not None:
-            share = self.ranks.first(lambda: share_of_time(state.spent, limit - task.seconds_after(self), *self.begun))
+            share = self.ranks.first(lambda: share_of_time(state.spent, limit - task.seconds_after(self), start, first))
             state.share = max(state.share, share)
         task.before_step(self)
 
