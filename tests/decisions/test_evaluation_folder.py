@@ -197,3 +197,8 @@ def test_a_table_without_its_policy_counts_what_another_threshold_decided(tmp_pa
     (tmp_path / "f.csv").write_text(chances.to_csv())
     (note,) = read_evaluation(tmp_path / "f.csv").predictions.notes
     assert note.startswith("1 prediction of the table decides otherwise") and note.endswith("at a probability of 0.5.")
+    (tmp_path / "f.csv").write_text(replace(chances, labels=np.array([[1, 0], [0, 1], [-1, -1]])).to_csv())
+    assert read_evaluation(tmp_path / "f.csv").predictions.notes == (
+        "1 image has no known label and is left out.",
+        note,
+    )

@@ -171,6 +171,7 @@ def test_where_one_patient_holds_a_third_all_show_how_alike_their_images_are() -
     assert (found.icc > 0.05, found.design_effect) == (True, pytest.approx(effect))
     assert (found.low, found.high) == pytest.approx(wilson(found.value, n / effect, stats.t.ppf(0.975, 4)))
     assert satterthwaite(sizes, 0.05) == 4 and not uneven(np.full(5, 20.0)) and not uneven(np.array([9.0, 8, 9, 8, 9]))
+    assert not uneven(np.array([65.0] + [1] * 99))  # single images do not show how alike those of a patient are
 
 
 def test_an_area_of_a_patient_with_a_third_varies_by_kishs_effect() -> None:

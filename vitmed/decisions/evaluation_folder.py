@@ -97,7 +97,11 @@ def read_evaluation(file: Path, labelled: bool = True) -> Evaluated:
     metrics, of_model, policy = read_metrics(beside), not file.name.startswith(BASELINE), None
     if not metrics:
         table = read_table(file)
-        return Evaluated(read_predictions(table, labelled=labelled).noting_decisions(table), None, metrics)
+        read = read_predictions(table, labelled=labelled)
+        whole = (
+            read if len(read) == len(table.rows) else read_predictions(table)
+        )  # findings without a label are left out
+        return Evaluated(replace(read, notes=(*read.notes, *whole.notes_on_decisions(table))), None, metrics)
     if of_model and metrics["report"].get("policy") is not None:
         try:
             policy = policy_of(metrics["report"]["policy"], metrics["classes"])

@@ -104,9 +104,12 @@ def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float
         effective, freedoms = list[float](), list[float]()
         for images, kind in ((m, positive), (n, ~positive)):
             sizes, own = units.sums(kind.astype(np.float64)), np.where(kind, area.influence, 0)
-            sizes = sizes[sizes > 0]
-            g, alone = len(sizes), images / (images - 1) * float((own**2).sum())
-            seen = g / (g - 1) * float((units.sums(own) ** 2).sum()) / alone if alone > 0 and not units.uneven else 1.0
+            there = sizes > 0
+            sizes, sums, squares = sizes[there], units.sums(own)[there], units.sums(own**2)[there]
+            g, alone = len(sizes), images / (images - 1) * float(squares.sum())
+            seen = g / (g - 1) * float((sums**2).sum()) / alone if alone > 0 else 1.0
+            if units.uneven:
+                seen = intervals.assumed_effect(sizes, max(0.0, intervals.correlation(sizes, sums, squares)))
             effective.append(max(1.0, images / max(seen, intervals.assumed_effect(sizes, intervals.LIKENESS))))
             freedoms.append(intervals.satterthwaite(sizes, intervals.LIKENESS))
         (m, n), z = effective, intervals.quantile(min(freedoms))

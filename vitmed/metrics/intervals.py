@@ -215,7 +215,7 @@ def correlation(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> flo
 def satterthwaite(sizes: np.ndarray, icc: float) -> float:
     """Degrees of freedom of a variance between units of these sizes, (G,), at this intraclass correlation: the sum of n
     images of a unit has variance n (1 + (n - 1) icc); Satterthwaite, Biometrics Bull. 2 (1946) 110. Of `uneven` units,
-    whose variance is that of `uneven_effect`, at least `LEAST_DEGREES`."""
+    whose variance mostly is that of `uneven_effect`, at least `LEAST_DEGREES`."""
     rho = min(max(icc, 0.0), 1.0) if np.isfinite(icc) else 0.0
     return max(LEAST_DEGREES if uneven(sizes) else 1.0, _degrees(sizes * (1 + (sizes - 1) * rho)))
 
@@ -226,9 +226,10 @@ def _degrees(variances: np.ndarray) -> float:
 
 def uneven(sizes: np.ndarray) -> bool:
     """Whether a few of the units, (G,), hold so many images that a variance of sums has fewer than `LEAST_DEGREES` of
-    freedom, while the mean square between units (of an analysis of variance) has more."""
+    freedom, while the mean square between the units of several images, which show the likeness, has more."""
     effects = 1 + (sizes - 1) * LIKENESS
-    return _degrees(sizes * effects) < LEAST_DEGREES <= _degrees(effects)
+    several = effects[sizes > 1]
+    return len(several) > 1 and _degrees(sizes * effects) < LEAST_DEGREES <= _degrees(several)
 
 
 def uneven_effect(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray, least: float = LIKENESS) -> float:

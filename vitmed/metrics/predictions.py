@@ -432,17 +432,16 @@ class Predictions:
         table.check(["prediction"], decided[:, None] >= 0, f"one of {listed(self.classes)}")
         return decided
 
-    def noting_decisions(self, table: Table) -> Self:
-        """With a note where the `table` that these were read from, without a policy, decides otherwise."""
-        if self.kind == "number" or len(self) != len(table.rows) or not table.has(["prediction"]):
-            return self
+    def notes_on_decisions(self, table: Table) -> list[str]:
+        """A note where the `table` that these were read from, without a policy, decides otherwise."""
+        if self.kind == "number" or not table.has(["prediction"]):
+            return []
         differs = np.atleast_2d((self._decided_in(table) != self.predicted).T).any(axis=0) & ~self._edited(table)
         if not differs.any():
-            return self
+            return []
         text = counted_doing(int(differs.sum()), "prediction", "of the table decides", "of the table decide")
         way = "by the largest probability" if self.EXCLUSIVE else "at a probability of 0.5"
-        text += f" otherwise, by a decision policy that is not known here; these numbers decide {way}."
-        return replace(self, notes=(*self.notes, text))
+        return [f"{text} otherwise, by a decision policy that is not known here; these numbers decide {way}."]
 
     def _notes(self, table: Table) -> list[str]:
         """Notes on cells that contradict the logits (or probabilities), and bad OOD scores."""

@@ -98,7 +98,8 @@ def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> N
     if goal.lower_bound is not None and number != "auroc" and (each == 1 or patients * each <= SIMULATED):
         above = partial(chance_above, goal.lower_bound, expected, design)
         step = 1 if each == 1 else 1 + patients // 25
-        patients = next(size for size in itertools.count(patients, step) if above(size) >= goal.power)
+        first = max(2, patients // 2) if each == 1 else patients  # the formula asks for more than single images need
+        patients = next(size for size in itertools.count(first, step) if above(size) >= goal.power)
     counted, total = math.ceil(patients * each * ROUNDING), dict[str, Any](images=None, patients=None)
     if prevalence is not None:
         of_kind = {"auroc": 1.0, "specificity": 1 - prevalence}.get(number, prevalence)

@@ -18,6 +18,10 @@ KEYED = ("overall", "difference", "numbers", "gaps", "clean", "change")  # field
 MAIN = ("overall", "per_class", "patient_level", "operating_points", "prevalence")  # parts of the first paragraph
 SAME = ("internal", "external", "difference")  # fields of a number that is named above them
 PARTLY = "(in part)"
+UNEVEN = (
+    "Where a few patients held most images, the variances were those of independent images times Kish's design effect "
+    "{} at the intraclass correlation of all patients."
+)
 PREFIXES = {"difference": "differences in ", "gaps": "gaps in ", "change": "changes by the calibration in "}
 
 
@@ -59,6 +63,8 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
                 lines.append(f"{numbers}, intervals were computed with {way}.")
     estimates = [*_estimates(metrics)]
     main += _scales({(field, of.method) for _, prefix, field, of in estimates if not prefix})
+    if unit == "patient" and {"wilson-cluster", "obuchowski", "influence"} & {key for key, _ in groups}:
+        main.append(UNEVEN.format(cite(table.definitions["uneven"])))
     if any(PARTLY in text for names in groups.values() for text in names.values()):
         main.append("'In part' marks a number whose values came from more than one method, such as one for few images.")
     further += _tests(metrics, cite)
