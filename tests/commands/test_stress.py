@@ -60,7 +60,8 @@ def test_all_corruptions_on_a_sample(run: Path) -> None:
     ui = recording()
     found = package.stress(run, images=4)
     assert list(found.content["corruptions"]) == list(CORRUPTIONS) and found.content["skipped"] == {}
-    assert found.content["n"] == 4 and found.content["mean_corruption_error"]["low"] is None
+    error = found.content["mean_corruption_error"]  # by the jackknife, as tests/explanation/test_robustness.py by hand
+    assert found.content["n"] == 4 and error["low"] <= error["value"] <= error["high"]
     assert any("4 of 18 images" in text for text in ui.said)
 
 
