@@ -187,8 +187,8 @@ def test_a_table_without_its_policy_counts_what_another_threshold_decided(tmp_pa
     (tmp_path / "t.csv").write_text(replace(read, threshold=0.4).to_csv())
     found = read_evaluation(tmp_path / "t.csv").predictions
     assert found.predicted.tolist() == [1, 0, 0] and found.notes == (
-        "1 prediction of the table decides otherwise, by a decision policy that is not known here; these numbers "
-        "decide by the largest probability.",
+        "1 prediction in the table was decided by another policy, which is not known here; these numbers decide by the "
+        "largest probability.",
     )
     (tmp_path / "t.csv").write_text(read.to_csv())
     assert read_evaluation(tmp_path / "t.csv").predictions.notes == ()
@@ -196,7 +196,7 @@ def test_a_table_without_its_policy_counts_what_another_threshold_decided(tmp_pa
     chances = FindingPredictions(("m", "n"), tuple("xyz"), None, labels, logits, thresholds=(0.5, 0.4))
     (tmp_path / "f.csv").write_text(chances.to_csv())
     (note,) = read_evaluation(tmp_path / "f.csv").predictions.notes
-    assert note.startswith("1 prediction of the table decides otherwise") and note.endswith("at a probability of 0.5.")
+    assert note.startswith("1 prediction in the table was decided") and note.endswith("at a probability of 0.5.")
     (tmp_path / "f.csv").write_text(replace(chances, labels=np.array([[1, 0], [0, 1], [-1, -1]])).to_csv())
     assert read_evaluation(tmp_path / "f.csv").predictions.notes == (
         "1 image has no known label and is left out.",

@@ -165,13 +165,13 @@ def print_rows(
             table.add_row(*map(plain, row))
         console.print(table)
     else:  # a narrow terminal: each row as its first cell, and below it the others with their titles
-        broken = []
+        wrapped = []
         for first, *others in cells:
             named = zip(titles[1:], others, strict=False)
             about = " · ".join(f"{title.lstrip('>/')} {text}" for title, text in named if text)
-            broken += wrap(first, console.width, break_on_hyphens=False)
-            broken += wrap(about, console.width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-        console.print(plain("\n".join(broken)))
+            wrapped += wrap(first, console.width, break_on_hyphens=False)
+            wrapped += wrap(about, console.width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+        console.print(plain("\n".join(wrapped)))
     for line in (caption, *lines):
         console.print(plain(line) if isinstance(line, str) else line, soft_wrap=True)
 

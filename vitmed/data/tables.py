@@ -86,14 +86,15 @@ class Table:
         return cells
 
     def patients(self, column: int) -> tuple[Sequence[str | None], list[str]]:
-        """The patient of each row, each in one spelling, and notes where some have two, and where no two rows have the
-        same patient, but in another column that is called so. Errors as in `cells`."""
+        """The patient of each row, each in one spelling, and notes: some have two spellings; or each row has another
+        patient, while a second column of patients joins rows. Errors as in `cells`."""
         cells = self.cells(column, "patient")
         named, notes = one_spelling(cells, "patient", [f"line {line}" for line in self.lines])
         for i, name in enumerate(self.header if len({*cells}) == len(cells) else ()):
+            if not re.fullmatch("(?i)(pat|patient|subject)[ _-]?(id|nr|no|number)?|mrn", name):
+                continue
             others = [cell for row in self.rows if (cell := row[i].strip()) and cell.lower() not in BLANKS]
-            named_so = re.fullmatch("(?i)(pat|patient|subject)[ _-]?(id|nr|no|number)?|mrn", name)
-            if named_so and 1 < len({*others}) < len(others):
+            if 1 < len({*others}) < len(others):
                 alone = f"each image has a {self.header[column]!r} of its own, which counts as its patient"
                 notes.append(f"{self.file}: {alone}; if the patient is {name!r}, remove or rename the other column")
         return named, notes

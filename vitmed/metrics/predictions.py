@@ -437,11 +437,10 @@ class Predictions:
         if self.kind == "number" or not table.has(["prediction"]):
             return []
         differs = np.atleast_2d((self._decided_in(table) != self.predicted).T).any(axis=0) & ~self._edited(table)
-        if not differs.any():
-            return []
-        text = counted_doing(int(differs.sum()), "prediction", "of the table decides", "of the table decide")
+        count = int(differs.sum())
+        text = counted_doing(count, "prediction", "in the table was", "in the table were")
         way = "by the largest probability" if self.EXCLUSIVE else "at a probability of 0.5"
-        return [f"{text} otherwise, by a decision policy that is not known here; these numbers decide {way}."]
+        return [f"{text} decided by another policy, which is not known here; these numbers decide {way}."] * bool(count)
 
     def _notes(self, table: Table) -> list[str]:
         """Notes on cells that contradict the logits (or probabilities), and bad OOD scores."""
