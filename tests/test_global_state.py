@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -202,7 +203,11 @@ def test_threads_leave_the_filters_of_warnings() -> None:
     """As two trainings in two threads do; `warnings.catch_warnings` of two threads would undo each other's."""
     labels, groups = np.arange(40) % 2, [f"p{i // 2}" for i in range(40)]
     divide(labels, groups)
-    before = list(warnings.filters)
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda _: divide(labels, groups), range(40)))
+    before, interval = list(warnings.filters), sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # so that threads take turns within a call
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda _: divide(labels, groups), range(200)))
+    finally:
+        sys.setswitchinterval(interval)
     assert warnings.filters == before

@@ -183,6 +183,9 @@ def test_an_area_of_a_patient_with_a_third_varies_by_kishs_effect() -> None:
     kish = 1 + ((sizes**2).sum() / 315 - 1) * icc
     assert found.variance == pytest.approx(315 * pull.var(ddof=1) * kish) and found.degrees == 4
     assert influence_spread(pull, units) == found
+    heavy = pull + 0.01 * (units.index == 0)  # whose kurtosis leaves 2.1 degrees
+    assert influence_spread(heavy, units).degrees == 4
+    assert units.leveraged(pull, positive.astype(np.int64)) is pull
 
 
 @pytest.mark.parametrize("likeness", [0.05, 0.5])

@@ -17,7 +17,7 @@ from vitmed.core.errors import UsageError
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.sample_size import Goal, area_error, in_words
+from vitmed.metrics.sample_size import Design, Goal, area_error, in_words, needed_sample
 
 
 def test_the_standard_error_of_an_auroc_is_hanley_and_mcneils() -> None:
@@ -213,3 +213,9 @@ def test_simulated_patients_reach_a_lower_bound_as_often_as_said(
         chance = rng.beta(expected * odds, (1 - expected) * odds, size=patients)[units.index]
         above += share(rng.random(len(chance)) < chance, None, units).low >= bound
     assert 0.78 <= above / 1000 < 0.85
+
+
+def test_a_tight_bound_of_many_single_images_is_found_at_once() -> None:
+    """(1.960 + 0.842)^2 x 0.9 x 0.1 / 0.0001^2 images."""
+    found = needed_sample("sensitivity", 0.9, Goal(lower_bound=0.8999), Design())
+    assert found is not None and found.counted == pytest.approx(70.6e6, rel=0.01)

@@ -98,9 +98,8 @@ def read_evaluation(file: Path, labelled: bool = True) -> Evaluated:
     if not metrics:
         table = read_table(file)
         read = read_predictions(table, labelled=labelled)
-        whole = (
-            read if len(read) == len(table.rows) else read_predictions(table)
-        )  # findings without a label are left out
+        # findings without a label are left out of what is read, not of the table
+        whole = read if len(read) == len(table.rows) else read_predictions(table)
         return Evaluated(replace(read, notes=(*read.notes, *whole.notes_on_decisions(table))), None, metrics)
     if of_model and metrics["report"].get("policy") is not None:
         try:
