@@ -28,7 +28,7 @@ from vitmed.report.blocks import ROWS, Block, Chapter, Document, Group, Picture,
 from vitmed.report.plots import analyses, curves, evaluation, pictures
 from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
-from vitmed.report.templates import FOLDER, Curve, blocks_of, environment, fill
+from vitmed.report.templates import FOLDER, blocks_of, environment, fill
 
 MANY = 12  # own reports of findings, beyond which each has the figures in `MAIN` alone: drawing takes 2 s a report
 MAIN = ("roc", "precision_recall", "reliability")
@@ -102,9 +102,9 @@ FEW_PATIENTS = 50  # below, an interval by patient is wide, and a subgroup has h
 FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 points at best
 
 
-def document(metrics: Results, figures: Mapping[str, Drawn], slider: Curve | None = None) -> Document:
+def document(metrics: Results, figures: Mapping[str, Drawn]) -> Document:
     """Make the head of a report and its chapters, with figures by their name in chapters.yaml."""
-    context = {"metrics": metrics, "limitations": limitations(metrics), "slider": slider, "many_findings": MANY}
+    context = {"metrics": metrics, "limitations": limitations(metrics), "many_findings": MANY}
     chapters: list[Chapter] = []
     for key, section in sections().items():
         if metrics.target.kind not in section.kinds:

@@ -37,7 +37,7 @@ from vitmed.report.participant_flow import counted_again
 from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import Drawn, drawn
 from vitmed.report.results import Baseline, Origin, Results
-from vitmed.report.templates import results_sentence, slider_data
+from vitmed.report.templates import results_sentence
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
 ONE_FINDING = "One of {} findings: only the report of all adjusts a difference from a baseline for the others."
@@ -106,7 +106,7 @@ class Report:
             findings = _of_findings(material, origin)
             pages = {name: f"{place}/{REPORT}" if own.formats else place for name, (place, own) in findings.items()}
             results = results.model_copy(update={"finding_reports": pages})
-        content = document(results, figures, slider_data(predictions, results.operating_points)) if formats else None
+        content = document(results, figures) if formats else None
         return cls(predictions, extra.baselines, results, figures, formats, dict(findings.values()), content)
 
     def write(self, folder: str | Path) -> Results:
