@@ -274,15 +274,15 @@ def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tup
     cells = atoms * k + labels
     each, held = (np.bincount(of, minlength=size * k).reshape(size, k).astype(float) for of in (cells, cells[right]))
     ranked = [] if k > MANY_CLASSES else [positive] if positive is not None else list(range(k))
-    rankings = []  # from the lowest probability: atoms, positive ones; how many images lie below these, and up to them
+    rankings = []  # of a class the atoms; of the others, by rising probability; how many of these lie below, and up to
     for c in ranked:
-        order = np.argsort(p[:, c], kind="stable")
-        scores, own = p[order, c], labels[order] == c
-        rankings.append((atoms[order], own, *(np.searchsorted(scores, scores[own], end) for end in ("left", "right"))))
+        own, scores = labels == c, p[:, c]
+        others = np.flatnonzero(~own)[np.argsort(scores[~own], kind="stable")]
+        below, up_to = (np.searchsorted(scores[others], scores[own], end) for end in ("left", "right"))
+        rankings.append((atoms[own], atoms[others], below, up_to))
 
-    def area(inside: np.ndarray, atom: np.ndarray, own: np.ndarray, below: np.ndarray, up_to: np.ndarray) -> float:
-        there = inside[atom]
-        misses, hits = np.append(0, np.cumsum(there & ~own)), there[own]
+    def area(inside: np.ndarray, own: np.ndarray, others: np.ndarray, below: np.ndarray, up_to: np.ndarray) -> float:
+        hits, misses = inside[own], np.append(0, np.cumsum(inside[others], dtype=np.int32))
         return float((misses[below] + misses[up_to])[hits].sum() / (2 * hits.sum() * misses[-1]))  # a tie counts half
 
     def numbers(inside: np.ndarray) -> dict[str, np.ndarray]:
