@@ -71,8 +71,9 @@ class Report:
         config, extra = config or EvaluateConfig(), extra or Extra()
         predictions = replace(predictions, named=config.show_names)
         target = target_of(predictions, config.ordinal)
-        numbers = TARGETS[target.kind].numbers.evaluate(predictions, config.resamples)
-        material = Material(predictions, numbers, config, extra)
+        kind = TARGETS[target.kind].numbers
+        numbers = kind.evaluate(predictions, config.resamples)
+        material = Material(predictions, numbers, config, extra, kind)
         policy = None if extra.policy is None else extra.policy.to_json()
         made = dict(origin) | {"evaluate": config.model_dump(), "policy": policy}
         if origin.rebuilt is None:
