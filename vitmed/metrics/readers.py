@@ -257,13 +257,10 @@ def _comparison(
     mean, gap = finite(float(np.mean([reader.value for reader in readers]))), float(values.mean())
     tests = dict[str, ReaderTest]()
     for method, over in ((RANDOM, random), (FIXED, fixed)):
-        if np.isfinite(gap) and over.variance > 0:
-            reach, test = tested(gap, over, method)
-            difference, degrees = gap_estimate(gap, reach, test), finite(over.degrees)
-            tests[method] = ReaderTest(difference=difference, statistic=test.statistic, degrees=degrees, p=test.p)
-        else:
-            unknown = estimate(gap, *NONE, method)
-            tests[method] = ReaderTest(difference=unknown, statistic=None, degrees=None, p=None)
+        over = over if over.variance > 0 else Spread(*NONE)  # no image shows how much it varies
+        reach, test = tested(gap, over, method)
+        difference, degrees = gap_estimate(gap, reach, test), finite(over.degrees)
+        tests[method] = ReaderTest(difference=difference, statistic=test.statistic, degrees=degrees, p=test.p)
     return ReaderComparison(
         number=name,
         n=len(model.influence),
