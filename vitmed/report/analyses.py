@@ -139,12 +139,8 @@ CLASS_ANALYSES: dict[str, Analysis] = {
     "patient_level": lambda m: patient_level(m.predictions, m.config.resamples),
     "per_patient": lambda m: per_patient(m.predictions),
     "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples, m.kind),
-    "agreement": lambda m: agreement(
-        m.predictions, m.config.raters, m.config.ordinal, m.config.resamples, m.metrics.overall["cohen_kappa"]
-    ),
-    "readers": lambda m: compare_with_readers(
-        m.predictions, m.config.raters, m.config.rater_scores, m.config.ordinal, m.config.resamples
-    ),
+    "agreement": lambda m: agreement(m.predictions, m.config, m.metrics.overall["cohen_kappa"]),
+    "readers": lambda m: compare_with_readers(m.predictions, m.config),
     "errors": lambda m: mistakes(m.predictions),
     "label_errors": lambda m: label_errors(m.predictions, m.metrics),
     "calibration": lambda m: report_calibration(m.predictions, m.chosen("calibration"), m.config).model_copy(
