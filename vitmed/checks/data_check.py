@@ -84,7 +84,12 @@ def read_contents(root: Path) -> FolderContents:
     found.every.sort()
     found.rubbish.sort()
     found.others = dict(others.most_common())
-    base = _base(below, {path.rpartition("/")[0] for path in found.every})
+    loose, base, down = {path.rpartition("/")[0] for path in found.every}, "", ""
+    while len(below.get(down, [])) == 1 and down.rstrip("/") not in loose:  # a folder of one folder, down to several
+        if split_of(below[down][0]):
+            break
+        down += f"{below[down][0]}/"
+        base = down if len(below.get(down, [])) > 1 else base
     top = below.get(base, [])
     splits = {split: names for split in SPLITS if (names := [base + name for name in top if split_of(name) == split])}
     starts: dict[str, str | None] = {f"{f}/": split for split, names in splits.items() for f in names} or {base: None}
@@ -120,17 +125,6 @@ def named_in_table(contents: FolderContents, table: Splits) -> FolderContents:
     read, files = replace(table, samples={ALL: tuple(s for _, s in rows)}), [s.path for _, s in rows]
     named = replace(contents, base="", files=files, places=places, folders=folders, read=read)
     return replace(named, splits={}, outside=[], copies={})
-
-
-def _base(below: dict[str, list[str]], loose: set[str]) -> str:
-    """Descend through folders that contain a single folder, to one of folders: root/malaria/<class>/ begins there."""
-    base = inner = ""
-    while len(below.get(inner, [])) == 1 and inner.rstrip("/") not in loose:
-        if split_of(below[inner][0]):
-            break
-        inner += f"{below[inner][0]}/"
-        base = inner if len(below.get(inner, [])) > 1 else base
-    return base
 
 
 def folder_problems(contents: FolderContents) -> Iterator[Problem]:
