@@ -14,7 +14,7 @@ from vitmed.core.text import counted
 from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import NetBenefit, percentage
-from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.metrics.estimates import value_text
 from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.metrics.patient_level import outside, shares
 from vitmed.metrics.predictions import Predictions, positive_index
@@ -119,7 +119,7 @@ def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
         axes.axhline(chosen.max_risk, color=RED, linestyle="--", label=f"maximum risk: {percentage(chosen.max_risk)}")
     if reached is not None and reached.risk.value is not None:
         at = drawing.numbers([reached.coverage.value])
-        text = f"chosen on validation: {_share(reached.coverage)} answered"
+        text = f"chosen on validation: {percentage(reached.coverage.value or 0.0)} answered"
         axes.plot(at, [reached.risk.value], "o", color=RED, markersize=9, label=text)
     axes.set_xlim(0, 1.01)
     axes.set_ylim(bottom=0)
@@ -137,7 +137,7 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
     figure, axes = drawing.plot("OOD score (log scale; above 1: unlike the training images)", "share of the images")
     scores = np.maximum(scores, 1e-3)
     low, high = min(float(scores.min()), 0.9), max(float(scores.max()), 1.1) * 1.001
-    label = f"evaluated, n = {len(scores):,}: {_share(report.flagged)} above 1"
+    label = f"evaluated, n = {len(scores):,}: {percentage(report.flagged.value or 0.0)} above 1"
     style: dict[str, Any] = {"color": BLUE, "alpha": 0.55, "hatch": "//", "edgecolor": BLUE, "label": label}
     axes.hist(scores, bins=np.geomspace(low, high, 41).tolist(), weights=np.full(len(scores), 1 / len(scores)), **style)
     axes.axvline(1, color=BLACK, linestyle="--", label="limit, chosen on the validation images")
@@ -148,10 +148,6 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
     axes.set_title(f"distance from the features of {counted(report.n, 'training image')}", fontsize=11)
     drawing.legend_below(figure, 2)
     return figure
-
-
-def _share(estimate: Estimate) -> str:
-    return "undefined" if estimate.value is None else percentage(estimate.value)
 
 
 def differences(content: ComparisonResults) -> Figure:
@@ -195,7 +191,6 @@ def differences(content: ComparisonResults) -> Figure:
     return figure
 
 
-FEW = 3  # images of a patient, up to which the share that is right takes too few values for dots
 KINDS = {"sensitivity": ", positive class", "specificity": ", negative class", "accuracy": ""}
 FOREST = ("auroc", "sensitivity", "specificity")
 FOREST_MANY = ("quadratic_kappa", "mae", "bias", "auroc", "balanced_accuracy", "accuracy")  # the first three there
@@ -205,8 +200,7 @@ def patient_spread(predictions: Predictions, metrics: Results | None = None) -> 
     """A dot per patient: how many images, and the share that is right; with the limits of chance.
 
     A funnel plot (Spiegelhalter, Stat. Med. 24 (2005) 1185) with exact binomial limits of 95 %. Of two classes a panel
-    each for sensitivity and specificity, else one for accuracy. Where no patient has more than `FEW` images, bars of
-    patients by how many of their images are right. None where patients are unknown or have one image each.
+    each for sensitivity and specificity, else one for accuracy. None where patients are unknown or have one image each.
     """
     if predictions.groups is None or not len(predictions):
         return None
@@ -218,36 +212,14 @@ def patient_spread(predictions: Predictions, metrics: Results | None = None) -> 
         del kinds["accuracy"]
     figure = Figure(figsize=(9.2 if len(kinds) == 2 else 6.4, 5.0), layout="constrained")
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
-    few = images.max() <= FEW
     unit = "patient" if metrics is None else metrics.unit
-    panels[0].set_ylabel(f"{unit}s" if few else f"share of the {unit}'s images that is right")
-    if not few:
-        lowest = min(float((right[n > 0] / n[n > 0]).min(initial=1)) for n, right in kinds.values())
-        panels[0].set_ylim(1.03 - 1.12 * (1.08 - lowest), 1.03)
+    panels[0].set_ylabel(f"share of the {unit}'s images that is right")
+    lowest = min(float((right[n > 0] / n[n > 0]).min(initial=1)) for n, right in kinds.values())
+    panels[0].set_ylim(1.03 - 1.12 * (1.08 - lowest), 1.03)
     for axes, (name, (n, right)) in zip(panels, kinds.items(), strict=True):
         axes.set_title(f"{name}, {counted(int((n > 0).sum()), unit)}", fontsize=11)
-        (_bars if few else _funnel)(axes, name, n, right, unit)
+        _funnel(axes, name, n, right, unit)
     return figure
-
-
-def _bars(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: str) -> None:
-    from scipy.stats import binom  # here: predict must start without it
-
-    axes.set_xlabel(f"images that are right, of all images\nof the {unit}{KINDS[name]}")
-    drawing.add_grid(axes, "y")
-    pairs = [(n, k) for n in np.unique(images[images > 0]).tolist() for k in range(n + 1)]
-    overall = right.sum() / max(1, images.sum())
-    counts = [int(((images == n) & (right == k)).sum()) for n, k in pairs]
-    alike = [float((images == n).sum() * binom.pmf(k, n, overall)) for n, k in pairs]
-    axes.bar(range(len(pairs)), counts, color=BLUE, width=0.7, label=f"{unit}s")
-    for x, (count, expected) in enumerate(zip(counts, alike, strict=True)):  # above the bar and the line
-        axes.annotate(
-            f"{count:,}", (x, max(count, expected)), (0, 3), textcoords="offset points", ha="center", fontsize=8
-        )
-    label = f"if all were alike ({overall:.3f} of all images are right)"
-    axes.scatter(range(len(pairs)), alike, marker="_", s=500, color=RED, zorder=3, label=label)
-    axes.set_xticks(range(len(pairs)), [f"{k} of {n}" for n, k in pairs], fontsize=8)
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.19), ncols=2, frameon=False)
 
 
 def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: str) -> None:
