@@ -388,7 +388,7 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
 
     def make(place: Path) -> TrainResult:
         root = draw_findings(place / "data")
-        settings = TINY | {"epochs": 15, "labels": root / "labels.csv", "name": "findings", "sets": TINY_SETS}
+        settings = TINY | {"epochs": 6, "labels": root / "labels.csv", "name": "findings", "sets": TINY_SETS}
         return train(root, output=place / "runs", **settings)
 
     return once(tmp_path_factory, "findings", make)
@@ -400,7 +400,7 @@ def quantity_run(factory: pytest.TempPathFactory, name: str, sets: Sequence[str]
     from vitmed import train
 
     root = once(factory, "quantities", lambda place: draw_quantities(place / "data"))
-    settings |= {"labels": root / f"{name}.csv", "sets": (*TINY_SETS, "data.normalize=half", *sets), "epochs": 20}
+    settings |= {"labels": root / f"{name}.csv", "sets": (*TINY_SETS, "data.normalize=half", *sets), "epochs": 8}
     made = TINY | settings | {"name": name}
     return once(factory, name, lambda place: train(root, output=place / "runs", **made))
 
