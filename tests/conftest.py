@@ -431,7 +431,7 @@ def remembered(held_out: Callable[..., T]) -> Callable[..., T]:
 
 
 def remembered_race(autotune: Callable[..., T]) -> Callable[..., T]:
-    """`autotune`, which tries three steps before it says that so short a run measures nothing: once for each network."""
+    """`autotune`, which tries three steps to say that so short a run measures nothing: once for each network."""
     from vitmed.training.plan.autotune import SETTINGS, Race
 
     known: dict[object, T] = {}

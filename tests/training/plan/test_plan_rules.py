@@ -155,7 +155,13 @@ def test_what_was_set_by_hand_stays() -> None:
 @pytest.mark.usefixtures("no_figures")
 def test_train_says_the_plan_and_follows_it(tmp_path: Path) -> None:
     data, ui = draw_splits(tmp_path / "data", 6, 3, 3), recording()
-    flags = {"epochs": 1, "device": "cpu", "sets": ["model.width=48", "model.depth=2"], "report": False, "map_images": 0}
+    flags = {
+        "epochs": 1,
+        "device": "cpu",
+        "sets": ["model.width=48", "model.depth=2"],
+        "report": False,
+        "map_images": 0,
+    }
     flags |= {"baseline": False, "resamples": 0}
     result = train(data, output=tmp_path, name="a", **flags)
     config = load_checkpoint(result.folder).config
