@@ -180,7 +180,8 @@ def test_a_config_replaces_the_plan(tmp_path: Path) -> None:
     data, ui = draw_splits(tmp_path / "data", 6, 3, 3), recording()
     file = tmp_path / "c.yaml"
     file.write_text("model: {image_size: 16, patch_size: 8, width: 16, depth: 1, heads: 2}\ntrain: {epochs: 1}\n")
-    result = train(data, config=file, output=tmp_path, name="a", device="cpu")
+    flags: dict[str, Any] = {"device": "cpu", "report": False, "baseline": False, "resamples": 0, "map_images": 0}
+    result = train(data, config=file, output=tmp_path, name="a", **flags)
     assert load_checkpoint(result.folder).config.train.lr == Config().train.lr
     assert not any("plan for" in text for text in ui.said)
 
@@ -190,7 +191,7 @@ def test_a_config_replaces_the_plan(tmp_path: Path) -> None:
 def test_the_file_of_a_plan_trains_what_train_alone_does(tmp_path: Path, trained: Trained, weights: bool) -> None:
     data = draw_splits(tmp_path / "data", 6, 3, 3)
     flags: dict[str, Any] = {"policy": "none", "device": "cpu", "epochs": 1, "seed": 5, "report": False}
-    flags |= {"baseline": False, "resamples": 0}
+    flags |= {"baseline": False, "resamples": 0, "map_images": 0}
     flags |= {"weights": str(trained.best)} if weights else {"sets": TINY_SETS}
     before = listing(data)
     found = plan(data, output=tmp_path / "deep.yaml", **flags)
