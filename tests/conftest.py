@@ -270,7 +270,7 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """`no_figures`, for a fixture of a wider scope."""
-    from vitmed.commands import pretrain
+    from vitmed.commands import pretrain, stress
     from vitmed.report import write
     from vitmed.report.plots.drawing import Drawn
     from vitmed.studies import one_run
@@ -278,7 +278,7 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "plots", dict)
     nothing = Drawn(b"a figure", b"a figure", b"a figure", "image/png", "")
     monkeypatch.setattr(write, "drawn", lambda figure, pictures=False, pdf=False: nothing)
-    for module in (one_run, pretrain):
+    for module in (one_run, pretrain, stress):
         monkeypatch.setattr(module, "png", lambda figure: b"a figure")
     for module in (write, one_run):
         monkeypatch.setattr(module, "drawn_curves", lambda records, pdf=False: nothing)
