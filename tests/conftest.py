@@ -90,21 +90,21 @@ def pytest_collection() -> Iterator[None]:
 
 # Two processes that import the same libraries and tests at once would each compile all of them: one begins at the end,
 # meets the other in the middle, and then reads what that has compiled.
-BACKWARDS = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579"
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     report: Any = yield
-    if BACKWARDS and isinstance(collector, pytest.Dir):
+    if WORKER[-1:] in set("13579") and isinstance(collector, pytest.Dir):
         report.result.reverse()
     return report
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Back into the order of the files, which is that of all processes."""
-    if BACKWARDS:
+    """In the order of the files, which has to be that of all processes."""
+    if WORKER:
         items.sort(key=lambda item: item.path)
 
 
