@@ -67,3 +67,21 @@ def test_a_stratum_without_positives_is_undefined_in_the_forest() -> None:
     metrics = Results.of(evaluate_predictions(p, resamples=20), subgroups=subgroups(p, ["ward"], 20))
     figure = forest(p, metrics)
     assert texts(figure).count("undefined") == 2  # AUROC and sensitivity of A
+
+
+def test_patients_of_few_images_are_counted_in_bars() -> None:
+    p = of_patients(12)
+    p = replace(p, groups=(*(f"PATIENT{i // 2}" for i in range(len(p) - 1)), "alone"))
+    images, right = shares(p)["accuracy"]
+    figure = patient_spread(p)
+    assert is_png(figure)
+    (axes,) = figure.axes
+    names = [text.get_text() for text in axes.get_xticklabels()]
+    heights = dict(zip(names, (bar.get_height() for bar in axes.patches), strict=True))
+    assert heights == {f"{k} of {n}": np.sum((images == n) & (right == k)) for n in (1, 2) for k in range(n + 1)}
+    q = right.sum() / images.sum()
+    expected = [(n, k) for n in (1, 2) for k in range(n + 1)]
+    chances = {(1, 0): 1 - q, (1, 1): q, (2, 0): (1 - q) ** 2, (2, 1): 2 * q * (1 - q), (2, 2): q**2}
+    drawn = axes.collections[0].get_offsets()[:, 1]
+    assert np.allclose(drawn, [np.sum(images == n) * chances[n, k] for n, k in expected])
+    assert not any("PATIENT" in text for text in texts(figure))

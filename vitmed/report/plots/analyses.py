@@ -191,6 +191,7 @@ def differences(content: ComparisonResults) -> Figure:
     return figure
 
 
+FEW = 3  # images of a patient, up to which the share that is right takes too few values for dots
 KINDS = {"sensitivity": ", positive class", "specificity": ", negative class", "accuracy": ""}
 FOREST = ("auroc", "sensitivity", "specificity")
 FOREST_MANY = ("quadratic_kappa", "mae", "bias", "auroc", "balanced_accuracy", "accuracy")  # the first three there
@@ -200,7 +201,8 @@ def patient_spread(predictions: Predictions, metrics: Results | None = None) -> 
     """A dot per patient: how many images, and the share that is right; with the limits of chance.
 
     A funnel plot (Spiegelhalter, Stat. Med. 24 (2005) 1185) with exact binomial limits of 95 %. Of two classes a panel
-    each for sensitivity and specificity, else one for accuracy. None where patients are unknown or have one image each.
+    each for sensitivity and specificity, else one for accuracy. Where no patient has more than `FEW` images, bars of
+    patients by how many of their images are right. None where patients are unknown or have one image each.
     """
     if predictions.groups is None or not len(predictions):
         return None
@@ -212,14 +214,36 @@ def patient_spread(predictions: Predictions, metrics: Results | None = None) -> 
         del kinds["accuracy"]
     figure = Figure(figsize=(9.2 if len(kinds) == 2 else 6.4, 5.0), layout="constrained")
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
+    few = images.max() <= FEW
     unit = "patient" if metrics is None else metrics.unit
-    panels[0].set_ylabel(f"share of the {unit}'s images that is right")
-    lowest = min(float((right[n > 0] / n[n > 0]).min(initial=1)) for n, right in kinds.values())
-    panels[0].set_ylim(1.03 - 1.12 * (1.08 - lowest), 1.03)
+    panels[0].set_ylabel(f"{unit}s" if few else f"share of the {unit}'s images that is right")
+    if not few:
+        lowest = min(float((right[n > 0] / n[n > 0]).min(initial=1)) for n, right in kinds.values())
+        panels[0].set_ylim(1.03 - 1.12 * (1.08 - lowest), 1.03)
     for axes, (name, (n, right)) in zip(panels, kinds.items(), strict=True):
         axes.set_title(f"{name}, {counted(int((n > 0).sum()), unit)}", fontsize=11)
-        _funnel(axes, name, n, right, unit)
+        (_bars if few else _funnel)(axes, name, n, right, unit)
     return figure
+
+
+def _bars(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: str) -> None:
+    from scipy.stats import binom  # here: predict must start without it
+
+    axes.set_xlabel(f"images that are right, of all images\nof the {unit}{KINDS[name]}")
+    drawing.add_grid(axes, "y")
+    pairs = [(n, k) for n in np.unique(images[images > 0]).tolist() for k in range(n + 1)]
+    overall = right.sum() / max(1, images.sum())
+    counts = [int(((images == n) & (right == k)).sum()) for n, k in pairs]
+    alike = [float((images == n).sum() * binom.pmf(k, n, overall)) for n, k in pairs]
+    axes.bar(range(len(pairs)), counts, color=BLUE, width=0.7, label=f"{unit}s")
+    for x, (count, expected) in enumerate(zip(counts, alike, strict=True)):  # above the bar and the line
+        axes.annotate(
+            f"{count:,}", (x, max(count, expected)), (0, 3), textcoords="offset points", ha="center", fontsize=8
+        )
+    label = f"if all were alike ({overall:.3f} of all images are right)"
+    axes.scatter(range(len(pairs)), alike, marker="_", s=500, color=RED, zorder=3, label=label)
+    axes.set_xticks(range(len(pairs)), [f"{k} of {n}" for n, k in pairs], fontsize=8)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.19), ncols=2, frameon=False)
 
 
 def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: str) -> None:
