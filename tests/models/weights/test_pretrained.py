@@ -251,6 +251,10 @@ def test_a_checkpoint_of_vitmed_is_a_weight_file(trained: Trained) -> None:
     model = build_model("vit_tiny", 5, **fields)
     assert torch.equal(model.cls_token, torch.load(trained.best, weights_only=True)["weights"]["cls_token"])
     assert model.head.weight.shape == (5, 16)
+    state = torch.load(trained.best, weights_only=True)["weights"]
+    for pool in ("cls", "cls_mean"):  # the norm of the mean is that of all tokens
+        other = build_model("vit_tiny", 5, **(fields | {"pool": pool}))
+        assert torch.equal(other.norm.weight, state["fc_norm.weight"])
 
 
 def test_a_run_folder_stands_for_its_best_checkpoint(trained: Trained, ui: Recorder) -> None:
