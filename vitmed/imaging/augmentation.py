@@ -206,11 +206,12 @@ class Changes:
         return self.A.ImageCompression(quality_range=(least, 100), p=p)
 
     def bending(self, p: float) -> Any:
-        """Move pixels by a few, smoothly (elastic, alpha 20, sigma 8 px)."""
+        """Move pixels smoothly, by less than one away from the rim (elastic, alpha 20, sigma 8 px)."""
         return self.A.ElasticTransform(alpha=20, sigma=8, border_mode=0, fill=0, p=p)
 
     def shift_and_scale(self) -> list[Any]:
-        """As `affine`, by a tenth: a crop of the padded image, in a quarter of the time."""
+        """Scale by 0.9 to 1.1 and shift within a margin of a tenth of the side, as a crop of the padded image: enlarged, it
+        shifts by up to a sixth, shrunk, by up to a twentieth."""
         margin = max(1, round(0.1 * self.size))
         least, most = (((1 + change) * self.size / (self.size + 2 * margin)) ** 2 for change in (-0.1, 0.1))
         return [self.A.Pad(margin, border_mode=0, fill=0), self.crop(least, most, ratio=(1.0, 1.0))]
