@@ -210,8 +210,8 @@ class Changes:
         return self.A.ElasticTransform(alpha=20, sigma=8, border_mode=0, fill=0, p=p)
 
     def shift_and_scale(self) -> list[Any]:
-        """Scale by 0.9 to 1.1 and shift within a margin of a tenth of the side, as a crop of the padded image: enlarged, it
-        shifts by up to a sixth, shrunk, by up to a twentieth."""
+        """Scale by 0.9 to 1.1 and shift within a margin of a tenth of the side, as a crop of the padded image: by up to
+        a sixth where it is enlarged, up to a twentieth where it is shrunk."""
         margin = max(1, round(0.1 * self.size))
         least, most = (((1 + change) * self.size / (self.size + 2 * margin)) ** 2 for change in (-0.1, 0.1))
         return [self.A.Pad(margin, border_mode=0, fill=0), self.crop(least, most, ratio=(1.0, 1.0))]
