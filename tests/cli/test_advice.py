@@ -32,7 +32,7 @@ RAISED_BY = {
     f"{CONFIGURED} predict evaluate explain stress": "models/hardware",
     CONFIGURED:
         "core/load_config core/run_folder data/label_kinds data/samples "
-        "data/splits imaging/exact_views",
+        "data/splits imaging/augmentation",
     LABELLED: "data/folders data/listing data/patients",
     "train plan probe": "models/weights/pretrained training/plan/make_plan",
     "pretrain": "models/mae training/pretraining",

@@ -34,8 +34,8 @@ from vitmed.data.patients import BY_ID, DICOM, NO_ID, find_patients, groups_of, 
 from vitmed.data.samples import ALL, Sample, Splits
 from vitmed.data.scan import scan
 from vitmed.decisions.targets import refuse_idle
+from vitmed.imaging.augmentation import mirrored_pair
 from vitmed.imaging.choose_window import choose_window
-from vitmed.imaging.exact_views import mirrored_pair
 from vitmed.imaging.file_record import FileRecord
 
 NO_CLASS = re.compile(  # names of folders that divide a data set otherwise: fold1 and fold2, or images/ and masks/
