@@ -21,8 +21,8 @@ from vitmed.core.messages import Silent, bar, gathering, listening, same_words, 
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.text import counted, duration_text, grouped, listed, quoted, round_up
+from vitmed.data.image_cache import hash_files
 from vitmed.data.samples import Sample, Splits
-from vitmed.data.scan import hash_files
 from vitmed.data.splits import TRAIN_ALONE, held_out, make_splits, site_names
 from vitmed.decisions import evaluation_folder
 from vitmed.decisions.evaluation_folder import Evaluated, Fold, Folds, folds_of_classes, numbered, spread_of
