@@ -1,9 +1,8 @@
 """The command line: parse, call one command, print, exit code. No logic.
 
-commands  every command: the function that it calls, and what it prints; imported only when one is used
+commands  every command: its options, the function that it calls, and what it prints; imported only when one is used
 entry     the list of commands; `main`: errors become messages and exit codes; `Stream`: stdout and stderr that may be
           closed, full or ASCII
-options   a command from the signature of a Python function, and --help in panels
 terminal  progress bars, tables and JSON
 """
 
