@@ -184,12 +184,6 @@ class Verb(NamedTuple):
     function: str = ""
 
 
-def show_sample_size(result: Any) -> None:
-    from vitmed.metrics.sample_size import in_words
-
-    typer.echo("\n".join(in_words(result)))
-
-
 VERBS = {
     "plan": Verb(
         "Show the settings that train would use for a folder, why, and how long it takes; write them as a config to "
@@ -246,7 +240,7 @@ VERBS = {
     ),
     "sample-size": Verb(
         "Report how many images and patients an interval of a given width needs, or a lower bound.",
-        show=show_sample_size,
+        show=lambda size: typer.echo("\n".join(import_module("vitmed.metrics.sample_size").in_words(size))),
     ),
     "stress": Verb(
         "Evaluate a checkpoint on corrupted images: blur, noise, JPEG, brightness, contrast, stain, resolution.",

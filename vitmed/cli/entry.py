@@ -4,7 +4,6 @@ closed, full or ASCII ends no command. The commands themselves are imported only
 import atexit
 import contextlib
 import errno
-import functools
 import gc
 import io
 import itertools
@@ -15,7 +14,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -138,7 +137,10 @@ def main(args: list[str] | None = None) -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
     out, err = Stream(sys.stdout), Stream(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(), _signals():
-        warnings.showwarning = functools.partial(_show_warning, warnings.showwarning)
+        others = warnings.showwarning
+        warnings.showwarning = lambda message, category, *where: (  # old names in files: without the place in the code
+            _stderr(f"note: {message}") if category is OldNameWarning else others(message, category, *where)
+        )
         error = _error_of(given)
         out.flush()
         if error is None and out.broken is not None and not isinstance(out.broken, BrokenPipeError):
@@ -168,14 +170,6 @@ def _signals() -> contextlib.AbstractContextManager[None]:
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     interrupt = once(signal.default_int_handler)
     return handling({n: interrupt for n in numbers if signal.getsignal(n) is signal.SIG_DFL})  # else under nohup
-
-
-def _show_warning(others: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any) -> None:
-    """Show warnings about old names in files as plain lines, without the place in the code."""
-    if category is OldNameWarning:
-        _stderr(f"note: {message}")
-    else:
-        others(message, category, *where)
 
 
 def _run(args: list[str]) -> None:

@@ -172,7 +172,10 @@ class OneRun:
         if splits.root != checkpoint.splits.root and ranks.leads:
             for file in folder.path.glob("*.pt"):  # some are never written again, and later commands read the data root
                 set_data_root(file, splits.root)
-        if finished(run.state, run.config) and ranks.first(lambda: _is_evaluated(folder)):
+        last = "test" if config.train.test else "val"  # of the evaluations; a model card follows that of test
+        if complete := finished(run.state, run.config):
+            complete = ranks.first(lambda: known_evaluation(open_model(folder.best), last) is not None)
+        if complete and (last == "val" or ranks.first(folder.model_card.is_file)):
             length, more = counted(epochs, "epoch"), "epochs: vitmed train --resume {} --epochs N"
             if run.state.epoch < run.config.train.epochs:  # stopped early
                 more = "patience: vitmed train --resume {} --patience N"
@@ -297,12 +300,6 @@ def _read(
         by_split = {name: list(islice(rest, len(part))) for name, part in read.splits.samples.items()}
         task = replace(task, fingerprints={name: by_split[name] for name in ("train", "val")})
     return read, task, checked
-
-
-def _is_evaluated(run: RunFolder) -> bool:
-    """Whether a report holds the last evaluation of the weights in best.pt, and the model card is written."""
-    split = "test" if load_checkpoint(run.best).config.train.test else "val"
-    return known_evaluation(open_model(run.best), split) is not None and (split == "val" or run.model_card.is_file())
 
 
 def new_pretraining(config: PretrainConfig, output: str | Path, name: str | None) -> Run[PretrainConfig]:
