@@ -7,7 +7,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -17,18 +17,11 @@ import torch
 
 from vitmed import __version__
 from vitmed.core.config import Config, PretrainConfig
-from vitmed.core.errors import DataError, UsageError
-from vitmed.core.text import listed, now
+from vitmed.core.text import now
 from vitmed.core.text_files import csv_text
-from vitmed.data.loading import ReadSplits, UnusableFiles
 from vitmed.data.samples import Splits
 from vitmed.models.hardware import Precision, describe
-from vitmed.training.processes import Ranks
 
-AS_BEFORE = (
-    "restore the files as they were when the run began, then run this again; or start a new run (--on-bad-file skip "
-    "leaves unreadable files out)"
-)
 PACKAGES = ("torch", "torchvision", "albumentations", "numpy", "pillow", "scikit-learn")
 
 
@@ -78,36 +71,6 @@ def git_commit() -> str | None:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None
     return None
-
-
-def check_unchanged(splits: Splits, hashes: Mapping[str, list[str]], before: Mapping[str, list[str]]) -> None:
-    """Raises DataError if the images are not those that a run had before, by split."""
-    if changed := [name for name in before if before[name] != hashes[name]]:
-        raise DataError(f"{splits.root}: images of {', '.join(changed)} have changed since the run began", AS_BEFORE)
-
-
-def check_ranks(read: ReadSplits, device: torch.device, precision: Precision, ranks: Ranks) -> None:
-    """Raises UsageError or DataError if versions, device or images of this rank are not those of rank 0."""
-    here = {**versions(), "device": device.type, "precision": precision.name}
-    there: dict[str, str] = ranks.first(lambda: here)
-    if other := [name for name in here if here[name] != there[name]]:
-        this, first = (listed([f"{name} {facts[name]}" for name in other]) for facts in (here, there))
-        raise UsageError(f"has {this}, rank 0 has {first}", "install the same versions on the same machines")
-    texts = {name: "\n".join([*map(str, part), *read.hashes[name]]) for name, part in read.splits.samples.items()}
-    images = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
-    leading = ranks.first(lambda: images)
-    if changed := [name for name in leading if images.get(name) != leading[name]]:
-        problem = f"{read.splits.root}: images or labels of {listed(changed)} differ from those of rank 0"
-        raise DataError(problem, "copy the data folder of rank 0 to every machine")
-
-
-@contextlib.contextmanager
-def all_its_images() -> Iterator[None]:
-    """A run that is resumed goes on with all its images: nothing advises to remove one or to leave it out."""
-    try:
-        yield
-    except UnusableFiles as error:
-        raise DataError(error.causes, AS_BEFORE) from None
 
 
 def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
