@@ -40,7 +40,7 @@ RAISED_BY = {
     "train plan probe evaluate": "decisions/operating_points metrics/readers",
     "train predict evaluate explain stress": "imaging/decode imaging/preprocessing imaging/raw_image",
     "train pretrain":
-        "training/environment training/loop training/out_of_memory training/run",
+        "training/loop training/out_of_memory training/run",
     f"{CONFIGURED} summary": "models/vit",
     "train": "training/processes training/early_stopping",
     "evaluate": "report/evaluate training/finetune",

@@ -32,7 +32,7 @@ from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint, load_pretraining, set_data_root
 from vitmed.inference.open_model import open_model
-from vitmed.models.hardware import busy, pick_device
+from vitmed.models.hardware import busy, pick_device, versions
 from vitmed.models.sizes import model_label
 from vitmed.models.weights.choice import warning_of
 from vitmed.report.headline import Evaluation, known_evaluation
@@ -42,7 +42,6 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.training.baselines import Baselines, fit_baselines
 from vitmed.training.early_stopping import finished
-from vitmed.training.environment import versions
 from vitmed.training.finetune import Finetune, augmented_examples, fit_decision_policy
 from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, median_side, time_needed, with_window
