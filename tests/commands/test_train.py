@@ -85,7 +85,8 @@ def test_lists_of_classes_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(set(shown)) == 24 and shown == sorted(shown) and (shown[0], shown[-1]) == ("c00", "c25")
 
 
-def test_the_run_folder_is_complete(tmp_path: Path) -> None:
+def test_the_run_folder_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_only(monkeypatch, "confusion_matrix", "roc", "reliability", "flow")
     folder = train(draw_splits(tmp_path / "data"), output=tmp_path / "runs", sets=TINY_SETS, **TINY).folder
     names = {p.name for p in folder.iterdir()}
     assert names >= {

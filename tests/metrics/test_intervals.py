@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.areas import area_spread, class_areas, newcombe_area
+from vitmed.metrics.areas import area_interval, area_spread, class_areas, newcombe_area
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.estimates import ImagesPerPatient
 from vitmed.metrics.intervals import (
@@ -186,6 +186,24 @@ def test_an_area_of_a_patient_with_a_third_varies_by_kishs_effect() -> None:
     heavy = pull + 0.01 * (units.index == 0)  # whose kurtosis leaves 2.1 degrees
     assert influence_spread(heavy, units).degrees == 4
     assert units.leveraged(pull, positive.astype(np.int64)) is pull
+
+
+def test_an_area_of_few_images_where_a_patient_holds_a_third_counts_effective_images() -> None:
+    """Newcombe's interval, from the images of each class divided by Kish's effect at the likeness that is seen."""
+    sizes, rng = np.array([105] + [14] * 15), np.random.default_rng(1)
+    units, positive = units_of(sizes), rng.random(315) < 0.12
+    scores = rng.normal(size=315) + positive + 2 * rng.normal(size=16)[units.index]
+    area, effective = class_areas(scores, positive)[0], []
+    for part in (positive, ~positive):
+        held = np.bincount(units.index[part], minlength=16)
+        own = [np.bincount(units.index[part], area.influence[part] ** power, 16)[held > 0] for power in (1, 2)]
+        held = held[held > 0]
+        kish = 1 + ((held**2).sum() / held.sum() - 1) * max(0.05, correlation(held, *own))
+        assert correlation(held, *own) > 0.05
+        effective.append(held.sum() / kish)
+    low, high, name = area_interval(area, positive, units)
+    assert name == "newcombe" and min(effective) < 50 and uneven(sizes)
+    assert (low, high) == pytest.approx(newcombe_area(area.value, *effective, stats.t.ppf(0.975, 4)))
 
 
 @pytest.mark.parametrize("likeness", [0.05, 0.5])
@@ -378,12 +396,12 @@ def test_the_influence_on_overall_areas_is_their_derivative(classes: int) -> Non
 
 
 def test_hundreds_of_classes() -> None:
-    labels = np.arange(1000) % 500
-    logits = np.random.default_rng(0).normal(size=(1000, 500)).astype(np.float32)
-    logits[np.arange(1000), labels] += 3
-    p = Predictions(tuple(f"c{i}" for i in range(500)), ("x",) * 1000, None, labels, logits)
+    labels = np.arange(600) % 300
+    logits = np.random.default_rng(0).normal(size=(600, 300)).astype(np.float32)
+    logits[np.arange(600), labels] += 3
+    p = Predictions(tuple(f"c{i}" for i in range(300)), ("x",) * 600, None, labels, logits)
     result = quiet(p)
-    assert result["overall"]["auroc"]["low"] is not None and len(result["sample"]["classes"]) == 500
+    assert result["overall"]["auroc"]["low"] is not None and len(result["sample"]["classes"]) == 300
     assert len(" ".join(result["notes"])) < 1000
 
 

@@ -13,7 +13,6 @@ from vitmed.decisions.operating_points import choose_points, report_points
 from vitmed.metrics.clinical_utility import decision_curve
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.templates import at, slider_data
 
 CONFIG = EvaluateConfig(resamples=0)
 
@@ -44,8 +43,6 @@ def test_every_part_and_the_table_that_is_read_back_count_a_tie_alike(positive_f
     for operating in (None, choose_points(p, CONFIG)):
         reached = report_points(p, operating, CONFIG).points["default"].reached
         assert (reached.counts.tp, reached.counts.fp) == (hits, alarms)
-    curve = slider_data(p)
-    assert (at(curve, curve.start).tp, at(curve, curve.start).fp) == (hits, alarms)
     net = decision_curve(p, CONFIG)
     assert net.model[net.thresholds.index(0.5)].value == pytest.approx((hits - alarms) / 200)
     (tmp_path / "predictions.csv").write_text(p.to_csv())

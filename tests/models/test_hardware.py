@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +18,8 @@ from vitmed.core.errors import UsageError
 from vitmed.core.process import cores
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_logits
-from vitmed.models.hardware import describe, pick_device, pick_precision
+from vitmed.models import hardware
+from vitmed.models.hardware import busy, describe, pick_device, pick_precision
 from vitmed.models.vit import ViT
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda"), torch.device("mps")
@@ -96,3 +102,39 @@ def test_reports_are_full_fp32_on_a_gpu_too() -> None:
         assert torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+def told(monkeypatch: pytest.MonkeyPatch, user: int, own: float, wanted: int = 2) -> str | None:
+    """What `busy` says where two cores have so many more ticks of 0.01 s after 0.1 s, and this process so many s."""
+    times: Iterator[float] = iter([5.0, 5.0 + own])
+    clock = iter([100.0, 100.1])
+    texts = iter(f"cpu 9 9\ncpu0 {n} 7 0 50\ncpu1 70 0 3 9\ncpu7 {9 * n} 0 0 0\nintr 5\n" for n in (40, 40 + user))
+    place = SimpleNamespace(read_text=lambda encoding: next(texts))
+    monkeypatch.setattr(hardware, "Path", lambda name: place)
+    monkeypatch.setattr(hardware, "cores", lambda: wanted)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(os, "sysconf", lambda name: 100)
+    fake = SimpleNamespace(
+        process_time=lambda: next(times), perf_counter=lambda: next(clock), sleep=lambda seconds: None
+    )
+    monkeypatch.setattr(hardware, "time", fake)
+    return busy()
+
+
+def test_another_program_on_the_cores_of_this_one_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch, 12, 0.02) == "other programs use 1.0 of 2 cores"
+    assert told(monkeypatch, 12, 0.1) is None  # its own work
+    assert told(monkeypatch, 4, 0.0) is None
+    assert told(monkeypatch, 12, 0.02, wanted=1) is None  # a container that may use one of two
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="nothing counts it")
+def test_a_program_that_computes_is_seen() -> None:
+    loop = [sys.executable, "-c", "while True: pass"]
+    programs = [subprocess.Popen(loop) for _ in os.sched_getaffinity(0)]
+    try:
+        assert any((busy() or "").startswith("other programs use") for _ in range(20))
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()

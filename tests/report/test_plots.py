@@ -177,7 +177,9 @@ def test_roc_shows_each_reader_as_a_point() -> None:
     p = Predictions(
         NAMES[2], tuple("abcdefghij"), None, labels, draw(2, 10).logits, columns=columns, positive="infected"
     )
-    results = Results.of(evaluate_predictions(p, resamples=2), readers=compare_with_readers(p, raters=("a", "b")))
+    results = Results.of(
+        evaluate_predictions(p, resamples=2), readers=compare_with_readers(p, EvaluateConfig(raters=["a", "b"]))
+    )
     figure = roc(p, results)
     points = [line.get_xydata()[0].tolist() for line in figure.axes[0].lines if line.get_label().startswith("reader")]
     assert points == [pytest.approx([1 / 4, 4 / 5]), pytest.approx([0, 3 / 5])]  # on the nine images that both read

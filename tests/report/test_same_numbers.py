@@ -159,13 +159,6 @@ def test_the_other_chapters_repeat_the_tables(report: Report) -> None:
     assert decides[2:7] == [shown(own[name]) for name in PER_CLASS[:5]]
     (here,) = (cells for name, cells in operating.items() if "these images, counted" in name)
     assert here == [shown(own["ppv"]), shown(own["npv"])]
-    slider = chapter(report.page, "Try another threshold")
-    ((name, used),) = ((name, cells) for name, cells in rows(slider).items() if "(in use" in name)
-    assert decides[0] in name
-    values = [f"{own[name]['value']:.3f}" for name in PER_CLASS[:4]]
-    assert used[4:] == values and re.findall(r"^- \w+: (.+)$", slider, re.M) == values
-    matrix = report.metrics["confusion_matrix"]
-    assert [int(n) for n in used[:4]] == [matrix[1][1], matrix[1][0], matrix[0][1], matrix[0][0]]
     assert f"from a probability of **{decides[0]}**" in chapter(report.page, "Threshold, PPV and NPV")
 
 

@@ -122,8 +122,6 @@ def share(hits: np.ndarray, counted: np.ndarray | None, units: Units) -> Share:
     if len(others[0]) > 1 and (most := assumed_effect(others[0], 1.0)) > 1:
         likeness = min(1.0, max(LIKENESS, (_design_effect(*others, LIKENESS) - 1) / (most - 1)))
     effect, degrees = _design_effect(sizes, hit, likeness), satterthwaite(sizes, likeness)
-    if len(others[0]) > 1 and uneven(others[0]):  # of which one error more may show far more likeness
-        effect = max(effect, _design_effect(sizes, hit, LIKENESS))
     seen = max(FEWEST_DEGREES, kurtosis_degrees(hit - value * sizes)) if 0 < value < 1 else INFINITE
     low, high = wilson(value, n / max(1.0, effect), quantile(min(degrees, seen)))
     flawless, _ = wilson(1.0, n / assumed_effect(sizes, likeness), quantile(degrees))

@@ -5,7 +5,7 @@ analyses            the parts of metrics.json beyond the overall numbers, other 
 results             `Results`: all that metrics.json holds, typed
 chapters            the chapters (words: chapters.yaml), their figures, report.html, limitations; the checklists
 blocks              text, table, first numbers, figure; drawn as HTML, as Markdown (report.md) and in the terminal
-templates           the templates of pages and cards, the words that they share, the numbers of the threshold slider
+templates           the templates of pages and cards, the words that they share
 methods_text        the statistical methods in words, for a paper: methods.md
 headline            the result in the terminal, and quality gates
 model_card          model_card.md, and the card of weights for other libraries

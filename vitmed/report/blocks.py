@@ -93,14 +93,7 @@ class Group(NamedTuple):
     title: Markup | None = None
 
 
-class Widget(NamedTuple):
-    """A part of the page that needs a script; where there is none, `blocks` stand in its place."""
-
-    html: Markup
-    blocks: Sequence["Block"]
-
-
-Block = Text | Items | Table | Headline | Picture | Group | Widget
+Block = Text | Items | Table | Headline | Picture | Group
 
 
 class Chapter(NamedTuple):
@@ -190,7 +183,7 @@ class Sheet:
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
         """What a template may call: `quiet("text")`, or `{% call quiet() %}text{% endcall %}`."""
-        made = (self.p, self.item, self.table, self.row, self.put, self.headline, self.group, self.widget)
+        made = (self.p, self.item, self.table, self.row, self.put, self.headline, self.group)
         styled: dict[str, Callable[..., Any]] = {css: partial(self.p, css=css) for css in ("quiet", "note")}
         styled["h3"] = partial(self.p, level=3)
         return {function.__name__: function for function in (*made, p_cell, gap_cell)} | styled
@@ -239,10 +232,6 @@ class Sheet:
         inner = self._inner(caller)
         return self.add(Group(inner, css, *(None if text is None else words(text) for text in (summary, title))))
 
-    def widget(self, html: Markup, *, caller: Callable[[], str]) -> str:
-        """A part that needs a script; the blocks between {% call %} and {% endcall %} stand in its place elsewhere."""
-        return self.add(Widget(html, self._inner(caller)))
-
     def _inner(self, caller: Callable[[], str]) -> list[Block]:
         outer, self.blocks = self.blocks, []
         caller()
@@ -282,8 +271,6 @@ def html(block: Block) -> Markup:
                 return _element("div", inner, css)
             above = summary if title is None else _element("h3", title) + " " + summary
             return _element("details", _element("summary", above) + inner, css)
-        case Widget(text):
-            return text
 
 
 def _element(tag: str, inner: Markup, css: str = "", name: str = "") -> Markup:
@@ -343,8 +330,6 @@ def _lines(block: Block) -> Iterator[str]:
         case Group(blocks, _, summary, title):
             yield from ("", f"### {_phrase(title)}") if title else ()
             yield from ("", _phrase(summary)) if summary else ()
-            yield from (line for inner in blocks for line in _lines(inner))
-        case Widget(_, blocks):
             yield from (line for inner in blocks for line in _lines(inner))
 
 

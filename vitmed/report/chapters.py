@@ -28,7 +28,7 @@ from vitmed.report.blocks import ROWS, Block, Chapter, Document, Group, Picture,
 from vitmed.report.plots import analyses, curves, evaluation, pictures
 from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
-from vitmed.report.templates import FOLDER, Curve, blocks_of, environment, fill
+from vitmed.report.templates import FOLDER, blocks_of, environment, fill
 
 MANY = 12  # own reports of findings, beyond which each has the figures in `MAIN` alone: drawing takes 2 s a report
 MAIN = ("roc", "precision_recall", "reliability")
@@ -102,9 +102,9 @@ FEW_PATIENTS = 50  # below, an interval by patient is wide, and a subgroup has h
 FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 points at best
 
 
-def document(metrics: Results, figures: Mapping[str, Drawn], slider: Curve | None = None) -> Document:
+def document(metrics: Results, figures: Mapping[str, Drawn]) -> Document:
     """Make the head of a report and its chapters, with figures by their name in chapters.yaml."""
-    context = {"metrics": metrics, "limitations": limitations(metrics), "slider": slider, "many_findings": MANY}
+    context = {"metrics": metrics, "limitations": limitations(metrics), "many_findings": MANY}
     chapters: list[Chapter] = []
     for key, section in sections().items():
         if metrics.target.kind not in section.kinds:
@@ -130,18 +130,19 @@ def first_sentence(metrics: Results) -> str:
     key = next(key for key, section in sections().items() if metrics.target.kind in section.kinds)
     context = {"metrics": metrics, "limitations": [""], "many_findings": MANY, "found": True}
     groups = [block for block in blocks_of(f"sections/{key}.html.j2", **context) if isinstance(block, Group)]
-    return next(_plain(group.blocks[0]) for group in groups if group.css == "verdict")
+    texts = [block for group in groups if group.css == "verdict" for block in group.blocks if isinstance(block, Text)]
+    return text_of(texts[0].words)
 
 
 def baseline_verdicts(metrics: Results) -> list[str]:
     """Whether the model is better than each baseline, as the first screen of a report says."""
-    template = "sections/baseline.html.j2"
-    return [_plain(blocks_of(template, metrics=metrics, baseline=one)[0]) for one in metrics.baselines.values()]
+    made = (blocks_of("sections/baseline.html.j2", metrics=metrics, baseline=b)[0] for b in metrics.baselines.values())
+    return [text_of(block.words) for block in made if isinstance(block, Text)]
 
 
-def _plain(block: Block) -> str:
-    assert isinstance(block, Text)
-    return " ".join(block.words.striptags().split())
+def text_of(words: Markup) -> str:
+    """The text of words in one line, without elements."""
+    return " ".join(words.striptags().split())
 
 
 def render(metrics: Results, content: Document) -> str:

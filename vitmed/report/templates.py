@@ -1,5 +1,4 @@
-"""The templates of every page and card, and the words that they share: numbers, intervals, titles, the sample; and the
-numbers behind the threshold slider, counted here, so that the page only looks them up and divides.
+"""The templates of every page and card, and the words that they share: numbers, intervals, titles, the sample.
 
 Every template sees `metrics` (the `Results`), the functions and tables in `IN_TEMPLATES`, and those of a
 `Sheet`. A page has neither style attributes nor scripts of others: its Content-Security-Policy forbids them.
@@ -9,115 +8,24 @@ from collections.abc import Mapping
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from vitmed.core.base_models import Frozen
 from vitmed.core.messages import is_warning
 from vitmed.core.text import LISTED, NOTICE, counted, counted_doing, format_probability, grouped, listed
 from vitmed.decisions.evaluation_folder import spread_of
-from vitmed.decisions.operating_points import DECIDES, DecisionShares, OperatingPoints
+from vitmed.decisions.operating_points import DECIDES, DecisionShares
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import percentage
 from vitmed.metrics.estimates import APART, FEW_GROUPS, FEWEST, Estimate, decimals, value_text
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, methods, phrase
-from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.report.blocks import Block, Page, Sheet, cell, cells, escape_markdown, interval, number, signed, td, value
 from vitmed.report.methods_text import joined, means_over, methods_text, name_of
 from vitmed.report.plots.drawing import plain
 from vitmed.report.results import Results
-
-STEPS = 1000  # thresholds
-ROWS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of the table that needs no script
-
-
-class Curve(Frozen):
-    """The counts of the positive class of two, at each of the rising thresholds.
-
-    `start` is the index of the threshold in use, else of 0.5; `marks` are operating points, by name and index.
-    `decided` says whether `start` is what the model does: pooled folds have a threshold each.
-    """
-
-    name: str
-    positives: int
-    negatives: int
-    thresholds: list[float]
-    tp: list[int]
-    fp: list[int]
-    start: int
-    marks: list[tuple[str, int]]
-    decided: bool = True
-
-
-def slider_data(predictions: Predictions, points: OperatingPoints | None = None) -> Curve | None:
-    """Count the images that are called positive, with a probability of the threshold or more, at every threshold that
-    can be chosen; `points` are marked. None without two classes that both have images."""
-    labels, positive = known_labels(predictions), positive_index(predictions)
-    if positive is None or len(np.unique(labels)) < 2:
-        return None
-    marks = [
-        (point.title if point.asked is None else f"{point.title} {point.asked}", point.threshold)
-        for point in (() if points is None else points.points.values())
-        if point.threshold is not None
-    ]
-    scores, truth = predictions.probabilities[:, positive], labels == positive
-    start, distinct = 0.5 if predictions.threshold is None else predictions.threshold, np.unique(scores)
-    kept = distinct[np.unique(np.linspace(0, len(distinct) - 1, min(STEPS, len(distinct))).astype(int))]
-    evenly = (float(f"{score:.6g}") for score in kept)  # they part the images evenly; six digits take little room
-    thresholds = np.unique([0.0, *ROWS, *evenly, 1.0, start, *(at for _, at in marks)])
-    hits, false = (np.sort(scores[part]) for part in (truth, ~truth))
-    return Curve(
-        name=plain(predictions.classes[positive]),
-        positives=len(hits),
-        negatives=len(false),
-        thresholds=thresholds.tolist(),
-        tp=(len(hits) - np.searchsorted(hits, thresholds)).tolist(),
-        fp=(len(false) - np.searchsorted(false, thresholds)).tolist(),
-        start=int(np.searchsorted(thresholds, start)),
-        marks=[(text, int(np.searchsorted(thresholds, at))) for text, at in marks],
-        decided=predictions.decided is None,
-    )
-
-
-def at(curve: Curve, index: int, prevalence: float | None = None) -> SimpleNamespace:
-    """What a threshold gives, as the page computes it: `threshold`, the counts `tp`, `fp`, `fn` and `tn`, and the rates
-    0..1 `sensitivity`, `specificity`, and by Bayes' rule `ppv` and `npv`, None where undefined.
-
-    The prevalence, 0..1, is that of the place where the model is to work; None: as among these images.
-    """
-    tp, fp = curve.tp[index], curve.fp[index]
-    positives, negatives = curve.positives, curve.negatives
-    sensitivity, specificity = tp / positives, (negatives - fp) / negatives
-    p = positives / (positives + negatives) if prevalence is None else prevalence
-    right, wrong = sensitivity * p, (1 - specificity) * (1 - p)
-    kept, missed = specificity * (1 - p), (1 - sensitivity) * p
-    ppv = right / (right + wrong) if right + wrong > 0 else None
-    npv = kept / (kept + missed) if kept + missed > 0 else None
-    rates = {"sensitivity": sensitivity, "specificity": specificity, "ppv": ppv, "npv": npv}
-    counts = {"tp": tp, "fp": fp, "fn": positives - tp, "tn": negatives - fp}
-    return SimpleNamespace(threshold=curve.thresholds[index], **counts, **rates)
-
-
-def rows(curve: Curve) -> list[tuple[str, SimpleNamespace]]:
-    """The table that needs no script: (what the threshold is, `at` it), the marks and some round ones, rising.
-
-    A round one that prints like a mark is left out. The start is "in use" if the model decides by it.
-    """
-    names: dict[int, list[str]] = {curve.start: ["in use"]} if curve.decided else {}
-    for text, index in curve.marks:
-        names.setdefault(index, []).append(text)
-    marked = {format_probability(curve.thresholds[index]) for index in names}
-    others = {curve.thresholds.index(round_one) for round_one in ROWS if format_probability(round_one) not in marked}
-    return [
-        (format_probability(curve.thresholds[i]) + (f" ({', '.join(names[i])})" if i in names else ""), at(curve, i))
-        for i in sorted(others | set(names))
-    ]
-
 
 FOLDER = Path(__file__).parent
 RATES = ("sensitivity", "specificity", "ppv", "npv")
@@ -313,7 +221,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
         one.__name__: one
         for one in (
             *(number, value, interval, share, percent, in_percent, percentage, phrase, reasons),
-            *(td, cell, cells, counted, counted_doing, title_of, sampling_of, at, rows),
+            *(td, cell, cells, counted, counted_doing, title_of, sampling_of),
             *(name_of, methods_text, results_sentence, spread_of, value_text),
         )
     },

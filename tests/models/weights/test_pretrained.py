@@ -478,7 +478,23 @@ def test_an_assumed_normalisation_is_said(tmp_path: Path) -> None:
     )
     assert normalised("hub/w.pth") == ("half", [])
     state = {name: value for name, value in state.items() if not name.startswith("head.")}
-    assert normalised("dino.pth") == ("imagenet", [])  # without labels: DINO, MAE and their like
+    assert normalised("dino.pth") == ("imagenet", [])
+    how, (warning,) = normalised("w.pth")  # an encoder alone: DINO, MAE, or Google's of ImageNet-21k with 0.5
+    assert how == "imagenet" and "nothing states" in warning
+    state["mask_token"] = torch.zeros(1, 64)  # DINOv2
+    assert normalised("w.pth") == ("imagenet", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "how"), [("vit_base_patch16_siglip_224", "half"), ("vit_base_patch16_clip_224", "given")]
+)
+def test_encoders_of_pairs_have_their_own_normalisation(tmp_path: Path, name: str, how: str) -> None:
+    """Without a file beside them: SigLIP's pooling and CLIP's first norm stand in no other network."""
+    network = timm.create_model(name, **SMALL_OF_TIMM)
+    torch.save(network.state_dict(), tmp_path / "w.pth")
+    weights, stated = read_weights(tmp_path / "w.pth"), timm.get_pretrained_cfg(name).to_dict()
+    assert (weights.normalize, weights.assumed) == (how, False)
+    assert weights.mean == pytest.approx(stated["mean"]) and weights.std == pytest.approx(stated["std"])
 
 
 SMALL_OF_TIMM = {"img_size": 16, "patch_size": 8, "embed_dim": 64, "depth": 1, "num_heads": 1, "num_classes": 3}
@@ -498,10 +514,14 @@ SMALL_OF_TIMM = {"img_size": 16, "patch_size": 8, "embed_dim": 64, "depth": 1, "
         ("eva_giant_patch14_224", "separate biases"),
         ("vit_small_patch16_rope_224", "no learned positions"),
         ("vit_base_patch16_siglip_gap_224", "no class token"),
+        ("vit_tiny_r_s16_p8_224", "no patch embedding by one convolution"),
+        ("vit_pe_core_tiny_patch16_384", "rotary positions too"),
     ],
 )
 def test_other_networks_of_timm(tmp_path: Path, model: str, what: str) -> None:
     shallow = {"depth": 1} if "patch16" in model or "eva" in model else {}
+    shallow |= {"depths": (1, 1, 1, 1)} if model in ("swin_tiny_patch4_window7_224", "convnext_tiny") else {}
+    shallow |= {"embed_dim": 176, "num_heads": 2} if "giant" in model else {}
     torch.save(timm.create_model(model, **shallow).state_dict(), tmp_path / "w.pth")
     with pytest.raises(CheckpointError) as error:
         read_weights(tmp_path / "w.pth")

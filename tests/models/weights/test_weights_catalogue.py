@@ -30,7 +30,7 @@ from vitmed.models.weights.catalogue import (
     PAIRED,
     SUPERVISED,
     Entry,
-    _stated,
+    documents,
     entry_of,
     has_seen,
     means_file,
@@ -140,7 +140,7 @@ def test_weights_know_the_sets_that_they_were_made_with() -> None:
         "eva_x_ti": {"nih_chestxray14"}, "eva_x_s": {"nih_chestxray14"}, "eva_x_b": {"nih_chestxray14"},
     }  # fmt: skip
     assert has_seen(seen_by := public_weights()["rad_dino"].seen, "chestmnist_224") and not has_seen(seen_by, None)
-    copies = _stated()[1]["copies"]
+    copies = documents()[1]["copies"]
     assert set(copies.values()) <= {*cards(), "CAMELYON16"}
     assert all(find_card(f"{name}_224").name == "medmnist_plus" for name in copies if name != "pcam")
 

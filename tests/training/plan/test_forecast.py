@@ -89,7 +89,7 @@ def test_a_measured_step_is_kept_for_the_same_network_unless_the_machine_is_busy
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path))
     times = iter([1.0, 2.0, 3.0, 4.0])
     monkeypatch.setattr(module, "_time_steps", lambda *_: next(times))
-    monkeypatch.setattr(module, "busy", lambda: "load 9.0 on 2 cores")
+    monkeypatch.setattr(module, "busy", lambda: "other programs use 1.0 of 2 cores")
     assert module.step_seconds(config(), CPU, 2) == 1.0
     monkeypatch.setattr(module, "busy", lambda: None)
     assert [module.step_seconds(config(), CPU, 2) for _ in range(2)] == [2.0, 2.0]

@@ -64,7 +64,7 @@ class Entry(NamedTuple):
 
 def has_seen(seen: Sequence[str], card: str | None) -> bool:
     """Whether the data set of a card, under this name or as a copy, is among what weights were made with."""
-    copies = _stated()[1]["copies"]  # name of a copy, perhaps its beginning -> the data set
+    copies = documents()[1]["copies"]  # name of a copy, perhaps its beginning -> the data set
     names = [next((copies[copy] for copy in copies if n.startswith(copy)), n) for n in (card or "", *seen)]
     return card is not None and names[0] in names[1:]
 
@@ -132,7 +132,7 @@ def forbids_commerce(licence: str | None) -> bool:
 
 def terms_of(licence: str | None) -> str | None:
     """The terms, in a sentence without a full stop; None for a licence of which nothing must travel with the model."""
-    terms = _stated()[1]["terms"]
+    terms = documents()[1]["terms"]
     return next((text for pattern, text in terms.items() if re.fullmatch(pattern, (licence or "").lower())), None)
 
 
@@ -153,7 +153,7 @@ def stops_sharing(licence: str | None) -> str | None:
 
 def about_weights(path: Path) -> dict[str, Any]:
     """Mean, std, interpolation and licence, of those that are known."""
-    numbers = _stated()[1]["resampling"]
+    numbers = documents()[1]["resampling"]
     for name, section, mean, std, resized in (
         ("preprocessor_config.json", None, "image_mean", "image_std", "resample"),  # transformers
         ("config.json", "pretrained_cfg", "mean", "std", "interpolation"),  # timm
@@ -192,7 +192,7 @@ def about_network(path: Path, swiglu: bool) -> dict[str, Any]:
         k: number for k, number in numbers.items() if isinstance(number, int | float) and number > 0
     }
     if act is not None and not swiglu:
-        known = _stated()[1]["activations"]
+        known = documents()[1]["activations"]
         if act not in known:
             problem = f"{path}: config.json states the activation {act}, expected one of {', '.join(known)}"
             raise CheckpointError(problem, "use the weights of a plain ViT; see docs/weights.md")
@@ -224,7 +224,7 @@ SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")
 
 
 @cache
-def _stated() -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def documents() -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The two documents of catalogue.yaml, read once: families of weights; norms, copies, terms and names."""
     families, about = yaml.safe_load_all(Path(__file__).with_name("catalogue.yaml").read_text(encoding="utf-8"))
     return families, about
@@ -233,7 +233,7 @@ def _stated() -> tuple[list[dict[str, Any]], dict[str, Any]]:
 @cache
 def public_weights() -> dict[str, Entry]:
     """Name -> public weights, as catalogue.yaml states them; the note ends in how its hash is known."""
-    families, about = _stated()
+    families, about = documents()
     entries = dict[str, Entry]()
     for family in families:
         shared = {"folder": "", "file": "pytorch_model.bin", "hub": "", "norm": "imagenet"} | family.get("all", {})

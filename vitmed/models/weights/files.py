@@ -276,8 +276,10 @@ def refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
     strange = next((name for name in unused if name.startswith("blocks.")), None)
     if strange is not None:
         raise not_plain(path, f"its blocks hold {strange}")
-    if "patch_embed.proj.weight" not in state:
+    if "patch_embed.proj.weight" not in state or any(name.startswith("patch_embed.backbone.") for name in unused):
         raise not_plain(path, "it has no patch embedding by one convolution")
+    if {"norm_pre.weight", "attn_pool.latent"} <= state.keys():
+        raise not_plain(path, "it has CLIP's first norm and an attention pooling, so rotary positions too (PE-Core)")
     if not {"blocks.0.norm1.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight"} <= state.keys():
         raise not_plain(path, "it has no blocks")
     refuse_shapes(state, path)

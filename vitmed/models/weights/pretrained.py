@@ -144,6 +144,9 @@ def read_weights(file: str | Path, entry: catalogue.Entry | None = None) -> Weig
         about, masked = catalogue.about_weights(path), any("decoder" in name for name in unused)  # an autoencoder's
         kind = catalogue.SUPERVISED if "head.weight" in plain else catalogue.DISTILLED
         kind = catalogue.MASKED if masked else kind
+        siglip = "attn_pool.latent" in plain and "cls_token" not in plain
+        if (siglip or "norm_pre.weight" in plain) and not about.get("mean"):  # no other network has either
+            about["mean"], about["std"] = map(tuple, catalogue.documents()[1]["norms"]["half" if siglip else "clip"])
         shown = catalogue.about_network(path, swiglu="swiglu" in model["mlp"])
     else:
         given, kind, shown = ("mean", "std", "interpolation", "licence", "seen"), entry.kind, {"pool": entry.readout}
@@ -151,14 +154,17 @@ def read_weights(file: str | Path, entry: catalogue.Entry | None = None) -> Weig
     normalize = catalogue.normalisation(about.get("mean"), about.get("std"), layout)
     own = [] if about.get("mean") else [path.name.lower(), path.absolute().parent.name.lower()]
     named = next((how for name in own for word, how in NAMED.items() if word in name), None)
-    usual = kind != catalogue.SUPERVISED or layout in ("torchvision", "Google npz")
+    usual = kind == catalogue.MASKED or layout in ("torchvision", "Google npz")
+    usual = usual or any(re.search("mask_token|reg_token|register|storage_token", name) for name in state)  # DINOv2, v3
     about |= {"assumed": not (usual or named or about.get("mean")), "entry": entry}
     return Weights(path, layout, plain, model | shown, kind, named or normalize, unused, **about)
 
 
 NAMED = {
     "augreg": "half",
+    "orig_in21k": "half",
     "deit": "imagenet",
+    "dino": "imagenet",
 }  # in the name of a file, else its folder -> how its images were normalised
 
 
