@@ -473,12 +473,12 @@ def quick() -> Iterator[None]:
     from vitmed.explanation import faithfulness
     from vitmed.explanation.faithfulness import FEW
     from vitmed.report.plots import drawing, pictures
-    from vitmed.training import environment, finetune, run
+    from vitmed.training import finetune, run
     from vitmed.training.plan import autotune
     from vitmed.training.plan import time as plan_time
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(environment, "git_commit", cache(environment.git_commit))
+        patch.setattr(run, "git_commit", cache(run.git_commit))
         patch.setattr(finetune, "speedup", lambda *args: 1.0)
         patch.setattr(finetune, "summarise", remembered_summary(finetune.summarise))
         patch.setattr(run, "autotune", remembered_race(run.autotune))

@@ -22,8 +22,7 @@ from vitmed.commands.check import DataCheck
 from vitmed.core.config import Config, DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.messages import gravest_first
-from vitmed.data.image_cache import ImageCache
-from vitmed.data.scan import scan
+from vitmed.data.image_cache import ImageCache, scan
 from vitmed.data.splits import make_splits
 from vitmed.imaging.file_record import FileRecord
 

@@ -438,7 +438,7 @@ def test_ctrl_c_before_training(trained: Trained, vitmed: RUN, monkeypatch: pyte
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vitmed.data.scan.Scan.decode", interrupt)
+    monkeypatch.setattr("vitmed.data.image_cache.Scan.decode", interrupt)
     answer = vitmed("train", trained.data, "-o", tmp_path / "runs", *TINY_ARGS)
     clean(answer, 130, "interrupted before anything could be saved", place=tmp_path / "runs")
 

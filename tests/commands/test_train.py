@@ -18,9 +18,8 @@ from vitmed.core.errors import UsageError
 from vitmed.core.messages import listening
 from vitmed.report.chapters import plots
 from vitmed.training import finetune
-from vitmed.training.environment import without_folders
 from vitmed.training.finetune import Finetune
-from vitmed.training.run import Run
+from vitmed.training.run import Run, without_folders
 
 RUN = Callable[..., Answer]
 
@@ -172,7 +171,7 @@ def test_what_a_notebook_was_started_with_is_not_told(monkeypatch: pytest.Monkey
 
     from vitmed.core.config import Config
     from vitmed.models.hardware import pick_precision
-    from vitmed.training.environment import environment
+    from vitmed.training.run import environment
 
     cpu = torch.device("cpu")
     monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", str(tmp_path / "kernel.json")])

@@ -26,16 +26,15 @@ from vitmed.core.messages import say, warn
 from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, grouped, listed, one_spelling, quoted
 from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
-from vitmed.data.image_cache import ImageCache
+from vitmed.data.image_cache import ImageCache, scan
 from vitmed.data.label_kinds import LabelRequest, grade_order, number_in, plain_grade
 from vitmed.data.listing import list_by_table
 from vitmed.data.patient_names import Guess, group_word
 from vitmed.data.patients import BY_ID, DICOM, NO_ID, find_patients, groups_of, patients_of_dicom, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits
-from vitmed.data.scan import scan
 from vitmed.decisions.targets import refuse_idle
+from vitmed.imaging.augmentation import mirrored_pair
 from vitmed.imaging.choose_window import choose_window
-from vitmed.imaging.exact_views import mirrored_pair
 from vitmed.imaging.file_record import FileRecord
 
 NO_CLASS = re.compile(  # names of folders that divide a data set otherwise: fold1 and fold2, or images/ and masks/

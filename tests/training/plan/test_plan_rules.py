@@ -16,7 +16,7 @@ from conftest import TINY_SETS, Answer, Trained, draw_classes, draw_splits, list
 from vitmed import plan, train
 from vitmed.core.config import Config, ModelConfig
 from vitmed.core.load_config import build_config, load_config, with_values
-from vitmed.imaging.exact_views import VIEWS, safe_views
+from vitmed.imaging.augmentation import VIEWS, safe_views
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.weights.catalogue import DISTILLED, MASKED, SUPERVISED
 from vitmed.training.plan.make_plan import from_scratch
