@@ -212,8 +212,10 @@ def learnt_nothing(found: Numbers) -> list[str]:
         return [f"{how}{', or its threshold is wrong' * (len(found.classes) == 2)}."]
     if "r2" in found.overall:
         r2 = found.overall["r2"].value
-        alike = "one number for all images would be about as good, so the model does not predict it"
-        return [] if r2 is None or r2 > few else [f"R2 is {r2:.3f}: {alike}."]
+        if r2 is None or r2 > few:
+            return []
+        alike = f"would be {'better' if r2 < -few else 'about as good'}, so the model does not predict it"
+        return [f"R2 is {r2:.3f}: one number for all images {alike}."]
     held = [rates for rates in found.per_class.values() if rates.n and rates.sensitivity.value is not None]
     present = sum(rates.n for rates in held)
     hits = round(sum(rates.n * (rates.sensitivity.value or 0.0) for rates in held))
