@@ -168,10 +168,10 @@ def differences(content: ComparisonResults) -> Figure:
             if entry.value is None:
                 write(row, "undefined")
                 continue
-            clear, text = False, f"{entry.value:+.3f}, no interval"
+            clear, text = False, f"{value_text(entry, '+')}, no interval"
             if entry.low is not None and entry.high is not None:
                 clear = entry.low > 0 or entry.high < 0
-                text = f"{entry.value:+.3f} ({entry.low:+.3f} to {entry.high:+.3f})"
+                text = value_text(entry, "+")
                 axes.plot([entry.low, entry.high], [row, row], color=BLUE if clear else RED, linewidth=1.8)
             colour, face = (BLUE, BLUE) if clear else (RED, "white")
             axes.plot(entry.value, row, "o", color=colour, markerfacecolor=face, markersize=6)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from vitmed.core.text import counted
 from vitmed.metrics.areas import threshold_counts
-from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, value_text
+from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, decimals, value_text
 from vitmed.metrics.intervals import Units, quantile
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions, total_sd
@@ -91,12 +91,14 @@ def bland_altman(predictions: NumberPredictions, metrics: Results) -> Figure | N
     agreement = metrics.bland_altman
     if agreement is None or predictions.labels is None:
         return None
-    figure, axes = drawing.plot(f"mean of predicted and true {_named(predictions)}", "predicted minus true", (7.2, 5.0))
+    named, name = _named(predictions), predictions.classes[0]
+    x, y = f"mean of predicted and true {named}", f"predicted minus true{named.removeprefix(name)}"
+    figure, axes = drawing.plot(x, y, (7.2, 5.0))
     error, mean = predictions.values - predictions.labels, (predictions.values + predictions.labels) / 2
     axes.scatter(mean, error, s=float(np.clip(6000 / len(predictions), 4, 24)), color=BLUE, alpha=0.5, linewidths=0)
     axes.axhline(0, color=GREY, linewidth=1)
     for line, colour, label in (
-        (agreement.bias, BLACK, f"bias {agreement.bias.value:.3g}"),
+        (agreement.bias, BLACK, f"bias {agreement.bias.value or 0:z,.{decimals(agreement.bias)}f}"),
         (agreement.lower, RED, "95 % limits of agreement"),
         (agreement.upper, RED, None),
     ):
