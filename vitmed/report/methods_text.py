@@ -131,7 +131,8 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
     others = []
     if any(test is not None and test.p is not None for test in of_readers):
         others.append("P-values of the comparison with readers were two-sided and came from the same methods.")
-    if drawn := max((one.shuffles or 0 for one in (metrics.subgroups or {}).values()), default=0):
+    cut = [one for one in (metrics.subgroups or {}).values() if any(g.by_chance is not None for g in one.gaps.values())]
+    if drawn := max((one.shuffles or 0 for one in cut), default=0):
         dealt = f"estimated by assigning the groups to the patients at random ({drawn:,} times)"
         others.append(f"How often chance alone would give gaps between subgroups as large was {dealt}.")
     each = [f"in {name_of(name)} with {how[key].text} {cite(how[key].sources)}" for name, key in sorted(used)]
