@@ -314,8 +314,8 @@ def _lines(block: Block) -> Iterator[str]:
     match block:
         case Text(words, _, _, level):
             yield from ("", f"{'#' * level} {_phrase(words)}" if level else _phrase(words))
-        case Items(entries):
-            yield from ("", *(f"- {_phrase(entry)}" for entry in entries))
+        case Items(entries, ordered):
+            yield from ("", *(f"{f'{k}.' if ordered else '-'} {_phrase(entry)}" for k, entry in enumerate(entries, 1)))
         case Headline(entries):
             yield from ("", *(f"- {_phrase(title)}: {_cell_text(cell)}" for title, cell in entries))
         case Table(head):
