@@ -208,6 +208,14 @@ def test_the_trend_of_the_error_is_a_line_with_limits_where_the_error_drifts(slo
         assert line.get_ydata() == pytest.approx(fitted.get_ydata() + reach)
 
 
+def test_roc_has_no_mean_of_classes_where_one_has_no_image() -> None:
+    p = draw(10)
+    for of, drawn in ((p, True), (p.at([path for path, k in zip(p.paths, p.labels, strict=True) if k != 9]), False)):
+        metrics = evaluate_predictions(of, resamples=2)
+        assert (metrics["overall"]["auroc"]["value"] is not None) == drawn
+        assert ("mean of classes" in roc(of, Results.of(metrics)).axes[0].get_legend_handles_labels()[1]) == drawn
+
+
 def test_roc_of_more_classes_has_a_dot_for_each_named_curve_and_no_band() -> None:
     p = draw(10)
     (axes,) = roc(p, analysed(p)).axes

@@ -183,10 +183,11 @@ def roc(predictions: Predictions, metrics: Results) -> Figure:
         axes.plot(x, y, "o", color=dot, markeredgecolor="white", markersize=7, zorder=3, label=label)
     if len(predictions.classes) > 2 and curves:
         axes.plot([], [], "o", color=GREY, label="dot: where the model decides")
-        rises = np.linspace(0, 1, 1001)
-        mean = np.mean([np.interp(rises, *curve) for curve in curves.values()], axis=0)
-        line = np.append(0, rises), np.append(0, mean)
-        axes.plot(*line, color="black", linewidth=2.5, linestyle="--", label="mean of classes")
+        if len(curves) == len(predictions.classes):  # else there is no mean: metrics.json has none either
+            rises = np.linspace(0, 1, 1001)
+            mean = np.mean([np.interp(rises, *curve) for curve in curves.values()], axis=0)
+            line = np.append(0, rises), np.append(0, mean)
+            axes.plot(*line, color="black", linewidth=2.5, linestyle="--", label="mean of classes")
     read = {comparison.number: comparison for comparison in metrics.readers or []}
     if {"sensitivity", "specificity"} <= read.keys():
         n = read["sensitivity"].n + read["specificity"].n
