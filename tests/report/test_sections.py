@@ -439,6 +439,9 @@ def test_a_range_of_a_number_with_few_images_is_shown_as_not_evaluated(tmp_path:
     ages = np.r_[np.repeat([10.0, 20.0, 30.0], 30), [90.0] * 6]
     raw = np.stack([(ages + rng.normal(0, 3, 96) - 50) / 10, np.zeros(96)], axis=1).astype(np.float32)
     p = NumberPredictions(("age",), tuple(map(str, range(96))), None, ages, raw, target=target)
+    few = write_report(tmp_path / "few", replace(p.take(np.arange(15)), labels=np.arange(15.0))).error_by_range
+    told = (tmp_path / "few" / "report.html").read_text()
+    assert few is not None and few.strata == [] and few.reason and f"Not evaluated: {few.reason}" in told
     found = write_report(tmp_path / "r", p).error_by_range
     assert found is not None and (shown := [one.name for one in found.strata if not one.overall])
     page = (tmp_path / "r" / "report.html").read_text()
