@@ -302,6 +302,7 @@ def compare_models(
     of: Kind = labels or ("grades" if any(model.kind == "grades" for model in models) else first.kind)
     kind = TARGETS[of]
     found = {model.name: kind.numbers.evaluate(model.predictions) for model in models}
+    notes += [note for note in found[models[0].name].notes if note.startswith("Means over")]  # the same of all
     numbers = {name: evaluated.overall for name, evaluated in found.items()}
     unit = "image" if first.groups is None else next((m.unit for m in models if m.unit != "patient"), "patient")
     every = [*itertools.combinations(models, 2)]
