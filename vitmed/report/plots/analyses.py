@@ -90,7 +90,7 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
         below.yaxis.set_minor_formatter(NullFormatter())
     else:
         below.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4, min_n_ticks=1))
-    title = f"n = {counted(len(predictions), 'image')}, bins of about {len(predictions) // len(after.curve):,}"
+    title = f"n = {counted(len(predictions), 'image')}, bins of about {len(predictions) / len(after.curve):,.0f}"
     slopes = [own.slope for own in after.per_class.values()]
     if len(slopes) == 1 and slopes[0].value is not None:
         meaning = "" if slopes[0].low is None else "; 1 is right, below 1 too extreme, above 1 too cautious"
