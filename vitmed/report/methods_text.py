@@ -154,9 +154,9 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
     positive, sizes, points = metrics.positive_class, metrics.sample.images_per_patient, metrics.operating_points
     unit = metrics.unit
     patients = "" if metrics.n_groups is None else f" of {counted(metrics.n_groups, metrics.unit)}"
-    per_class = [f"{entry.n:,} {shown(name)}" for name, entry in metrics.per_class.items()]
+    per_class = [f"{shown(name)}: {entry.n:,}" for name, entry in metrics.per_class.items()]
     many = "with {:,} findings" if metrics.target.kind == "findings" else "in {:,} classes"
-    classes = f" ({joined(per_class)})" if len(per_class) <= 10 else f" {many.format(len(per_class))}"
+    classes = f" ({', '.join(per_class)})" if len(per_class) <= 10 else f" {many.format(len(per_class))}"
     classes = classes if per_class else ""
     images = f"{metrics.images}{patients}{classes}"
     text = [f"The model was evaluated on {images}."]
