@@ -192,7 +192,8 @@ def roc(predictions: Predictions, metrics: Results) -> Figure:
     if {"sensitivity", "specificity"} <= read.keys():
         n = read["sensitivity"].n + read["specificity"].n
         for (name, sensitivity), marker in zip(read["sensitivity"].readers.items(), cycle("^vsDPX")):
-            kept, label = read["specificity"].readers[name], f"reader {drawing.short(name, 20)}, {n:,} images"
+            who = drawing.short(name if name.startswith("reader") else f"reader {name}", 27)
+            kept, label = read["specificity"].readers[name], f"{who}, {n:,} images"
             if sensitivity.value is not None and kept.value is not None:
                 axes.plot(1 - kept.value, sensitivity.value, marker, color=GREEN, markersize=7, zorder=4, label=label)
     _finish(figure, axes, metrics, "auroc", "AUROC")
