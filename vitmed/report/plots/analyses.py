@@ -181,6 +181,7 @@ def differences(content: ComparisonResults) -> Figure:
         drawing.add_grid(axes, "x")
         axes.margins(x=0.12)
         axes.tick_params(axis="x", labelsize=8)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.tick_params(axis="y", length=0)
         axes.spines[["top", "right", "left"]].set_visible(False)
     names = [f"{drawing.short(pair.first, 26)}\nminus {drawing.short(pair.second, 26)}" for pair in pairs]
