@@ -119,6 +119,15 @@ def test_one_patient_gives_no_interval_and_no_promise(tmp_path: Path) -> None:
     assert headline(metrics).endswith("\nno intervals")
 
 
+def test_a_name_written_from_right_to_left_stands_in_an_isolate_on_the_page(tmp_path: Path) -> None:
+    """Else the numbers behind it are shown in another order: Unicode Bidirectional Algorithm, 2.4."""
+    name = "\u0633\u0631\u0637\u0627\u0646 \u062c\u0644\u062f"
+    p = replace(draw("pure"), classes=(name, "b"))
+    text, _ = page(tmp_path, p)
+    spoken = re.sub("<[^>]*>", "", text)
+    assert f"\u2068{name}\u2069: " in spoken and spoken.count(name) == spoken.count(f"\u2068{name}\u2069") > 5
+
+
 def verdict(text: str) -> list[str]:
     """The sentences of the first screen, without what looks like a tag, in class names too."""
     found = re.search('<div class="verdict">(.*?)</div>', text)
