@@ -167,6 +167,7 @@ def plot(x: str, y: str, size: tuple[float, float] = (7.6, 5.2)) -> tuple[Figure
     """A figure of one plot, with light lines behind it."""
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot(xlabel=x, ylabel=y)
+    axes.ticklabel_format(scilimits=(-4, 7))  # 250000, not 2.5 and 1e5 in a corner
     add_grid(axes)
     return figure, axes
 
