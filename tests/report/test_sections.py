@@ -148,7 +148,7 @@ def test_the_verdict_is_three_sentences_with_the_numbers_of_the_table(tmp_path: 
     threshold = "at the threshold 0.5, the more likely class"
     assert threshold in how_good and threshold in " ".join(first_sentence(metrics).split())  # in the terminal too
     n = np.bincount(p.labels)
-    assert whom.startswith(f"It was evaluated on 120 images of 30 patients ({n[0]} c0 , {n[1]} c1 ), and whether")
+    assert whom.startswith(f"It was evaluated on 120 images of 30 patients (c0 : {n[0]}, c1 : {n[1]}), and whether")
     assert never.startswith("Do not use it for diagnosis or treatment")
 
     text, metrics = page(tmp_path / "three", draw("three classes"))
