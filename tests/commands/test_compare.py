@@ -582,6 +582,11 @@ def test_findings_are_compared_as_a_whole_and_one_by_one(tmp_path: Path, vitmed:
     assert [pair.classes[name].p_holm for name in good.classes] == pytest.approx(holm(ps))
     assert found.verdict.startswith("a is better than b: macro AUROC difference +0.") and "40 patients" in found.verdict
     assert (tmp_path / "out" / "differences.png").stat().st_size > 5_000
+    assert "In a row of the likeliest class" not in (tmp_path / "out" / "comparison.html").read_text()
+    rare = replace(good, labels=np.where(np.arange(120)[:, None] // 12 > 0, good.labels * [1, 1, 0], good.labels))
+    both = (rare, replace(poor, labels=rare.labels))
+    notes = judge(*(save(of, tmp_path / f"rare{k}") for k, of in enumerate(both))).content.notes
+    assert len(notes) == 1 and "Means over findings leave out 1 finding: 'hernia' (fewer than 5" in notes[0]
     answer = vitmed("compare", tmp_path / "a" / "predictions.csv", tmp_path / "b" / "predictions.csv")
     assert answer.code == 0 and "edema: average precision" in answer.out and "subset accuracy" in answer.out
 

@@ -421,15 +421,16 @@ class TestPrevalence:
     def test_words_never_round_to_all_or_nothing(self) -> None:
         nothing = Estimate(value=None, low=None, high=None)
         told = in_words(AtPrevalence(prevalence=0.001, ppv=nothing, npv=Estimate(value=0.9996, low=0.999, high=1.0)))
-        assert "no positive results" in told and "0.1 %" in told and "about 99.96 (99.9 to 100)" in told
+        assert "no positive results" in told and "0.1 %" in told and "about 99.96 (99.90 to 100)" in told
 
     @pytest.mark.parametrize(
         ("low", "value", "high", "said"),
         [
             (0.2, 0.25, 0.31, "about 25 (20 to 31)"),
             (0.996, 0.9974, 0.999, "about 99.7 (99.6 to 99.9)"),
-            (0.001, 0.004, 0.2, "about 0.4 (0.1 to 20)"),
+            (0.001, 0.004, 0.2, "about 0.4 (0.1 to 20.0)"),
             (0.2504, 0.2506, 0.2508, "about 25.1 (25.0 to 25.1)"),  # the ends are never rounded to one another
+            (0.9926, 0.9948, 0.9966, "about 99.5 (99.3 to 99.7)"),  # with as many decimals each
             (0.0, 0.5, 1.0, "about 50 (0 to 100)"),
             (1.0, 1.0, 1.0, "about 100 (100 to 100)"),
         ],

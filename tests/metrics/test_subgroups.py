@@ -272,7 +272,7 @@ def test_sensitivity_is_compared_where_there_are_positives() -> None:
     site = np.array(p.columns["site"])
     labels = np.where(site == "S", 1, p.labels)  # no positive in S
     told = subgroups(replace(p, labels=labels), ["site"], 30)
-    assert "fewer than two strata have 10" in told["site"]["gaps"]["sensitivity"]["reason"]
+    assert "fewer than two groups have 10" in told["site"]["gaps"]["sensitivity"]["reason"]
     assert told["site"]["gaps"]["specificity"]["value"] is not None
     alone = {s["name"]: s["overall"] for s in told["site"]["strata"]}
     assert alone["S"]["auroc"]["value"] is None and alone["S"]["specificity"]["value"] is not None
@@ -287,7 +287,7 @@ def test_many_images_of_two_patients_do_not_show_a_gap() -> None:
         labels = np.where(site == "S", np.where(held, 0, 1), p.labels)  # 0 is infected
         told = subgroups(replace(p, labels=labels), ["site"], 30)["site"]["gaps"]
         assert (told["auroc"]["value"] is not None) == shown
-        assert shown or "of 5 patients" in told["auroc"]["reason"]
+        assert shown or "from 5 patients" in told["auroc"]["reason"]
 
 
 def test_more_classes_and_patients_unknown() -> None:
@@ -411,4 +411,4 @@ def test_strata_of_grades_have_their_kappa_and_their_error() -> None:
     assert "quadratic_kappa" not in subgroups(p, ["site"], 20)["site"].gaps  # of classes
     rare = replace(p, labels=np.where((labels == 3) & (np.arange(160) % 2 == 0), 2, labels))
     gap = subgroups(rare, ["site"], 20)["site"].gaps["auroc"]  # type: ignore[index]
-    assert gap.value is None and "fewer than two strata have 10" in gap.reason, "a has no image of grade 3"
+    assert gap.value is None and "fewer than two groups have 10" in gap.reason, "a has no image of grade 3"

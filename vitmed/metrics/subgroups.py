@@ -244,8 +244,8 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
     known = np.isfinite(values)
     count = known.sum(axis=0)
     if count[0] < 2:
-        many = f"{FEWEST} of the images that it counts, of {estimates.FEWEST} patients"
-        return Gap(**NO_GAP, metric=name, reason=f"fewer than two strata have {many}")
+        many = f"{FEWEST} images that it counts, from {estimates.FEWEST} patients"
+        return Gap(**NO_GAP, metric=name, reason=f"fewer than two groups have {many}")
     most, least = (strata[int(pick(values[:, 0]))] for pick in (np.nanargmax, np.nanargmin))
     best, worst = (least, most) if name == "mae" else (most, least)
     wide = np.where(known, values, -np.inf).max(axis=0) - np.where(known, values, np.inf).min(axis=0)

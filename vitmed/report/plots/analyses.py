@@ -90,7 +90,7 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
         below.yaxis.set_minor_formatter(NullFormatter())
     else:
         below.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4, min_n_ticks=1))
-    title = f"n = {counted(len(predictions), 'image')}, bins of about {len(predictions) // len(after.curve):,}"
+    title = f"n = {counted(len(predictions), 'image')}, bins of about {len(predictions) / len(after.curve):,.0f}"
     slopes = [own.slope for own in after.per_class.values()]
     if len(slopes) == 1 and slopes[0].value is not None:
         meaning = "" if slopes[0].low is None else "; 1 is right, below 1 too extreme, above 1 too cautious"
@@ -164,10 +164,10 @@ def differences(content: ComparisonResults) -> Figure:
             if entry.value is None:
                 write(row, "undefined")
                 continue
-            clear, text = False, f"{entry.value:+.3f}, no interval"
+            clear, text = False, f"{value_text(entry, '+')}, no interval"
             if entry.low is not None and entry.high is not None:
                 clear = entry.low > 0 or entry.high < 0
-                text = f"{entry.value:+.3f} ({entry.low:+.3f} to {entry.high:+.3f})"
+                text = value_text(entry, "+")
                 axes.plot([entry.low, entry.high], [row, row], color=BLUE if clear else RED, linewidth=1.8)
             colour, face = (BLUE, BLUE) if clear else (RED, "white")
             axes.plot(entry.value, row, "o", color=colour, markerfacecolor=face, markersize=6)
@@ -177,6 +177,7 @@ def differences(content: ComparisonResults) -> Figure:
         drawing.add_grid(axes, "x")
         axes.margins(x=0.12)
         axes.tick_params(axis="x", labelsize=8)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.tick_params(axis="y", length=0)
         axes.spines[["top", "right", "left"]].set_visible(False)
     names = [f"{drawing.short(pair.first, 26)}\nminus {drawing.short(pair.second, 26)}" for pair in pairs]
