@@ -15,6 +15,7 @@ from vitmed.metrics.predictions import Predictions, known_labels
 DOUBT = 0.05  # chance that the bound on the risk does not hold
 SHOWN = 30  # classes whose share of answered images the report shows
 GRID = 101  # points of the curve
+FEW = 5  # patients with an error, below which they do not show how alike the errors of a patient are
 
 
 class Abstention(Stored):
@@ -90,12 +91,13 @@ def choose_abstention(validation: Predictions, max_risk: float | None) -> Absten
     wrong, order = ~validation.right, np.argsort(-sure, kind="stable")
     distinct = np.unique(sure)[::-1]  # (T,), from high to low
     answered = np.searchsorted(-sure[order], -distinct, side="right")  # (T,) images at and above each
-    effect, doubt = design_effect(wrong, validation.units), DOUBT / len(distinct).bit_length()
+    doubt = DOUBT / len(distinct).bit_length()
     best, low, high = None, 0, len(distinct) - 1
     while low <= high:
         middle = (low + high) // 2
-        errors = wrong[order[: answered[middle]]]
-        bound = upper_bound(errors, effect, doubt)
+        rows = order[: answered[middle]]
+        errors = wrong[rows]
+        bound = upper_bound(errors, design_effect(errors, validation.units[rows]), doubt)
         if bound <= max_risk:
             least, coverage, risk = float(distinct[middle]), len(errors) / len(labels), float(errors.mean())
             best = Abstention(max_risk=max_risk, least=least, why="", coverage=coverage, risk=risk, bound=bound)
@@ -109,14 +111,17 @@ def choose_abstention(validation: Predictions, max_risk: float | None) -> Absten
 
 def design_effect(wrong: np.ndarray, units: np.ndarray) -> float:
     """Variance of the share of errors over patients / binomial variance (Kish, Survey Sampling, 1965, section 8.2), at
-    least 1. Without an error it is unknown; then each patient counts as one trial. Errors and patients are (S,)."""
+    least 1. Without an error it is unknown; then each patient counts as one trial, and the fewer of `FEW` patients have
+    an error, the nearer to that it stays. Errors and patients are (S,)."""
     size, share = len(wrong), float(wrong.mean())
     names, place = np.unique(units, return_inverse=True)
     if share in (0, 1) or len(names) < 2:
         return size / len(names)
     gaps = np.bincount(place, weights=wrong - share)  # (G,) residuals summed by patient
     variance = float(gaps @ gaps) / size**2 * len(names) / (len(names) - 1)
-    return max(1.0, variance / (share * (1 - share) / size))
+    shown = max(1.0, variance / (share * (1 - share) / size))
+    known = min(1.0, len(np.unique(units[wrong])) / FEW)
+    return max(shown, known * shown + (1 - known) * size / len(names))
 
 
 def upper_bound(wrong: np.ndarray, effect: float, doubt: float) -> float:
