@@ -62,7 +62,7 @@ def test_an_image_that_vanished_is_a_row(store: Any, tmp_path: Path, monkeypatch
     """A bucket that cannot be reached, or a name that is refused, ends the command."""
     run = train(tmp_path / "local", **BARE, output=tmp_path / "runs", weights="none")
     listed, gone = verb.names_below, "s3://lab/cells/blue/gone.png"
-    monkeypatch.setattr(verb, "names_below", lambda address: [*listed(address), gone])
+    monkeypatch.setattr(verb, "names_below", lambda address: listed(address) | {gone: "1 etag"})
     written = predict_shard("s3://lab/cells", checkpoint=run.folder, output=tmp_path / "there", device="cpu")
     (error,) = written.errors
     assert written.read == 24 and error[0] == gone and error[1].startswith(f"{gone}: no such file")
@@ -83,6 +83,9 @@ def test_parts_copy_their_images_for_a_moment(store: Any, tmp_path: Path) -> Non
     here, there = (Predictions.from_csv(tmp_path / f"{way}.csv") for way in ("here", "there"))
     assert there.paths == tuple(path.replace(f"{tmp_path.as_posix()}/local", "s3://lab/cells") for path in here.paths)
     assert (there.logits == here.logits).all()
+    upload(store, draw_classes(tmp_path / "other", 12, seed=5))
+    with pytest.raises(DataError, match=r"s3://lab/cells/.*png: has changed since"):
+        predict_shard("s3://lab/cells", checkpoint=run.folder, output=tmp_path / "there", device="cpu")
 
 
 def test_google_cloud_storage_is_read_in_the_same_way(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

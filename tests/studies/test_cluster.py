@@ -106,11 +106,9 @@ def test_a_file_that_only_a_worker_does_not_see_is_no_row(trained: Any, tmp_path
     how.about["checkpoints"] = saved.weights_hash
     names = [str(images / "amber" / "amber_0.png"), str(tmp_path / "gone.png")]
     with pytest.raises(DataError, match=r"does not see .*gone\.png"):
-        verb.write_shard(how, verb.Shard(1, 1), names, frozenset())
+        verb.write_shard(how, verb.Shard(1, 1), names, {})
     assert not list(tmp_path.glob("*.parquet"))
-    assert (
-        verb.write_shard(how, verb.Shard(1, 1), names, frozenset([names[1]])).read == 1
-    )  # named, and not there at all
+    assert verb.write_shard(how, verb.Shard(1, 1), names, {names[1]: ""}).read == 1  # named, and not there at all
 
 
 def cluster_model(path: Path) -> Any:
