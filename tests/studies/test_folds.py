@@ -268,6 +268,18 @@ def test_a_refused_beginning_leaves_nothing(data: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "runs").glob("*"))
 
 
+def test_an_interruption_before_the_first_fold_begins_promises_nothing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*names: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vitmed.studies.study.vitmed.train", stopped)
+    with pytest.raises(Interrupted, match="before its first fold had begun") as told:
+        run(data, tmp_path)
+    assert told.value.fix == "start again with vitmed cross-validate" and not list(tmp_path.iterdir())
+
+
 def test_folds_without_a_held_out_test_are_evaluated_on_other_images_alone(done: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the folds tested each image"):
         evaluate(done)
