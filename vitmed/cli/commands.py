@@ -190,7 +190,7 @@ def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> N
     """Train on a folder of labelled images, then evaluate the best checkpoint on validation and on the test split."""
     if devices is not None and devices > 1 and "RANK" not in os.environ:  # so many processes run this command line
         on = options.get("on") or os.environ.get("VITMED_ON", "local")
-        if on != "local" and options.get("folds") is None:
+        if on != "local" and (options.get("folds") is None or options.get("fold") is not None):
             if as_json:
                 raise UsageError("--json: not with --devices and --on", "vitmed runs --json, when it has ended")
             from vitmed.studies.study import train_on_nodes
