@@ -19,6 +19,7 @@ from vitmed.cli.options import AsJson, command, with_options
 from vitmed.core.errors import UsageError, excluded
 from vitmed.core.messages import say, warn
 from vitmed.core.options import AskedWindow, Devices, Option
+from vitmed.core.process import is_rank
 
 
 class Verb(NamedTuple):
@@ -188,7 +189,7 @@ def weights_where(name: Annotated[str, typer.Argument(help="A name of `vitmed we
 
 def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
     """Train on a folder of labelled images, then evaluate the best checkpoint on validation and on the test split."""
-    if devices is not None and devices > 1 and "RANK" not in os.environ:  # so many processes run this command line
+    if devices is not None and devices > 1 and not is_rank():  # so many processes run this command line
         on = options.get("on") or os.environ.get("VITMED_ON", "local")
         if on != "local" and (options.get("folds") is None or options.get("fold") is not None):
             if as_json:

@@ -190,9 +190,10 @@ class Shard:
 
 
 def read_shard(text: str, environment: Mapping[str, str]) -> Shard:
-    """The shard that `--shard` names: "2/4"; or "auto", from RANK and WORLD_SIZE, as torchrun sets them, else from the
-    SLURM_ARRAY_TASK_ variables, whose lowest task is shard 1. Raises UsageError without such a shard."""
-    names = next((names for names in (RANKS, TASKS) if environment.keys() >= {*names}), ())
+    """The shard that `--shard` names: "2/4"; or "auto", from RANK and WORLD_SIZE, as torchrun sets them for several
+    processes, else from the SLURM_ARRAY_TASK_ variables, whose lowest task is shard 1. Raises UsageError for none."""
+    sources = (TASKS, RANKS) if environment.get("WORLD_SIZE") == "1" else (RANKS, TASKS)
+    names = next((names for names in sources if environment.keys() >= {*names}), ())
     words = [environment[name] for name in names] if text == AUTO else text.split("/")
     numbers = [int(word) if re.fullmatch("[0-9]{1,7}", word, re.ASCII) else -1 for word in words]
     if text == AUTO and len(numbers) == 4:  # the lowest task and the highest, with the same step between all
