@@ -259,6 +259,13 @@ def test_calibration_is_told_of_each_fold(decided: Path, tmp_path: Path) -> None
     assert "were calibrated on its own validation images" in text and "fold 2 temperature 2." in text
 
 
+def test_processes_that_torchrun_started_are_refused_before_they_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="not as one of the processes of torchrun"):
+        cross_validate("data")
+
+
 def test_a_refused_beginning_leaves_nothing(data: Path, tmp_path: Path) -> None:
     for split in ("train", "test"):
         (tmp_path / "parted").mkdir(exist_ok=True)
