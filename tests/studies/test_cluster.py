@@ -173,12 +173,12 @@ def test_a_node_has_to_see_the_files_of_the_settings_wherever_they_stand(tmp_pat
 
 
 def test_a_process_that_is_killed_after_ctrl_c_was_interrupted() -> None:
-    assert _code([0, 0], stopped=True) == 0 and _code([130, 130], stopped=True) == 130
+    assert _code([0, 0], True, "RUN") == 0 and _code([130, 130], True, "RUN") == 130
     with pytest.raises(Interrupted, match="stopped; process 1 of 2 did not end within 30 s") as stopped:
-        _code([130, -9], stopped=True)
-    assert "--resume RUN" in stopped.value.fix
+        _code([130, -9], True, "runs/a")
+    assert "--resume runs/a with" in stopped.value.fix
     with pytest.raises(VitmedError, match="process 1 of 2 was killed, or its node was lost"):
-        _code([130, -9], stopped=False)
+        _code([130, -9], False, "RUN")
 
 
 # ---- which cluster ----
