@@ -32,7 +32,6 @@ from vitmed.metrics.predictions_csv import OOD_SCORE, RAW, Table, read_table
 KEY = b"vitmed predictions 3"  # of the description in the file
 FEATURES, ERROR, VERSION = "features", "error", "version"
 
-
 PREDICTIONS: dict[Kind, type[Predictions]] = {
     "classes": Predictions,
     "grades": Predictions,

@@ -75,8 +75,7 @@ class Ranks:
             return
         if not dist.is_initialized():  # by an earlier training of this process
             place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
-            # the call itself lets no signal through
-            meeting = ThreadPoolExecutor(1).submit(next, rendezvous("env://", timeout=TIMEOUT))
+            meeting = ThreadPoolExecutor(1).submit(next, rendezvous("env://", timeout=TIMEOUT))  # deaf to signals
             if wait([meeting], PATIENCE).not_done:
                 say("RANK {RANK} of WORLD_SIZE {WORLD_SIZE} waits for the others".format(**os.environ) + f" at {place}")
             try:
