@@ -45,9 +45,8 @@ def predict(
     """
     check_precision(precision)
     saved = find_checkpoint(checkpoint, runs)
-    names = list_images(images)
+    names, cache = list_images(images), copies().as_posix()  # whose images are shown by their addresses
     warn_of_seen(names, saved)
-    cache = copies().as_posix()  # whose images are shown by their addresses
     shown = [(name.startswith(cache) and address_of(Path(name))) or name for name in names]
     files = files_for(shown, saved, frame, window, dict(zip(shown, map(Path, names), strict=True)))
     network = open_network(saved, saved.policy, device, precision)

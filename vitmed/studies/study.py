@@ -469,8 +469,7 @@ def _ended(future: Future[Any]) -> int:
 
 
 def _code(codes: Sequence[int], stopped: bool, run: str) -> int:
-    """The largest exit code of those that failed by themselves. Raises VitmedError where one was killed, Interrupted
-    where Ctrl-C was the reason."""
+    """The largest exit code of what failed. Raises VitmedError, after Ctrl-C Interrupted, where one was killed."""
     if reported := [code for code in codes if 1 < code != errors.Interrupted.exit_code]:
         return max(reported)
     if killed := [rank for rank, code in enumerate(codes) if code < 0]:
