@@ -63,7 +63,7 @@ def listed(root: Path) -> None:
 def scan(root: Path) -> None:
     from vitmed.data.folders import image_names
     from vitmed.data.image_cache import ImageCache
-    from vitmed.data.scan import scan as scan_files
+    from vitmed.data.image_cache import scan as scan_files
 
     scan_files(root / "images", image_names(root / "images"), ImageCache())
 

@@ -69,8 +69,8 @@ from vitmed.data.samples import Sample, Splits, labelled_by
 from vitmed.data.thread_batches import in_threads
 from vitmed.decisions.calibration import fit_calibration
 from vitmed.explanation.robustness import CORRUPTIONS, corrupt, is_grey, pick_images
+from vitmed.imaging.augmentation import VIEWS, Symmetry, views_of
 from vitmed.imaging.decode import read_image
-from vitmed.imaging.exact_views import VIEWS, Symmetry, views_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.intervals import Units

@@ -86,10 +86,9 @@ def files_of(root: str | Path) -> list[Path]:
 
 def load_vitmed(options: argparse.Namespace, policy: str, cached: bool) -> Step:
     """vitmed's loader without worker processes; `cached`: out of the file that an earlier run has written."""
-    from vitmed.data.image_cache import ImageCache
+    from vitmed.data.image_cache import ImageCache, digests_of, hash_files
     from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
     from vitmed.data.samples import Sample
-    from vitmed.data.scan import digests_of, hash_files
     from vitmed.imaging.augmentation import POLICIES, Augmenter, Change, Changes, Policy
 
     Changes.jitter = jitter  # type: ignore[attr-defined]

@@ -455,7 +455,7 @@ def helps() -> Found:
     """The text of every `--help`."""
     import typer
 
-    from vitmed.cli.app import app
+    from vitmed.cli import app
 
     found: Found = {}
 

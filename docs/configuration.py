@@ -65,8 +65,7 @@ def text() -> str:
     from vitmed.core.config import Config, DataConfig, PretrainConfig
     from vitmed.core.errors import exclusions
     from vitmed.decisions.targets import RANKING, TARGETS
-    from vitmed.imaging.augmentation import POLICIES
-    from vitmed.imaging.exact_views import safe_views
+    from vitmed.imaging.augmentation import POLICIES, safe_views
     from vitmed.models.sizes import SIZES
 
     parts = [INTRODUCTION, *sections(Config)]

@@ -123,6 +123,7 @@ def browser(program: str) -> Iterator[Page]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [program, "--headless", "--remote-debugging-pipe", f"--user-data-dir={profile}", "--disable-gpu"]
         command += ["--no-first-run", "--disable-background-networking", "--disable-dev-shm-usage", "--hide-scrollbars"]
+        command += ["--disable-software-rasterizer", "--disable-extensions", "--disable-component-update"]
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             command.append("--no-sandbox")  # Chromium refuses to run as root with one
         # The browser reads commands from descriptor 3 and answers on 4; the shell puts the pipes there.

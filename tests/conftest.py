@@ -84,8 +84,28 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(10_000, 20, 20)
+        gc.set_threshold(50_000, 20, 20)
         gc.enable()
+
+
+# Two processes that import the same libraries and tests at once would each compile all of them: one begins at the end,
+# meets the other in the middle, and then reads what that has compiled.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    report: Any = yield
+    if WORKER[-1:] in set("13579") and isinstance(collector, pytest.Dir):
+        report.result.reverse()
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In the order of the files, which has to be that of all processes."""
+    if WORKER:
+        items.sort(key=lambda item: item.path)
 
 
 def draw_image(rng: np.random.Generator, colour: Sequence[int], side: int = 20) -> np.ndarray:
@@ -250,7 +270,7 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """`no_figures`, for a fixture of a wider scope."""
-    from vitmed.commands import pretrain
+    from vitmed.commands import pretrain, stress
     from vitmed.report import write
     from vitmed.report.plots.drawing import Drawn
     from vitmed.studies import one_run
@@ -258,7 +278,7 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "plots", dict)
     nothing = Drawn(b"a figure", b"a figure", b"a figure", "image/png", "")
     monkeypatch.setattr(write, "drawn", lambda figure, pictures=False, pdf=False: nothing)
-    for module in (one_run, pretrain):
+    for module in (one_run, pretrain, stress):
         monkeypatch.setattr(module, "png", lambda figure: b"a figure")
     for module in (write, one_run):
         monkeypatch.setattr(module, "drawn_curves", lambda records, pdf=False: nothing)
@@ -368,7 +388,7 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
 
     def make(place: Path) -> TrainResult:
         root = draw_findings(place / "data")
-        settings = TINY | {"epochs": 15, "labels": root / "labels.csv", "name": "findings", "sets": TINY_SETS}
+        settings = TINY | {"epochs": 6, "labels": root / "labels.csv", "name": "findings", "sets": TINY_SETS}
         return train(root, output=place / "runs", **settings)
 
     return once(tmp_path_factory, "findings", make)
@@ -380,7 +400,7 @@ def quantity_run(factory: pytest.TempPathFactory, name: str, sets: Sequence[str]
     from vitmed import train
 
     root = once(factory, "quantities", lambda place: draw_quantities(place / "data"))
-    settings |= {"labels": root / f"{name}.csv", "sets": (*TINY_SETS, "data.normalize=half", *sets), "epochs": 20}
+    settings |= {"labels": root / f"{name}.csv", "sets": (*TINY_SETS, "data.normalize=half", *sets), "epochs": 8}
     made = TINY | settings | {"name": name}
     return once(factory, name, lambda place: train(root, output=place / "runs", **made))
 
@@ -410,24 +430,58 @@ def remembered(held_out: Callable[..., T]) -> Callable[..., T]:
     return look
 
 
+def remembered_race(autotune: Callable[..., T]) -> Callable[..., T]:
+    """`autotune`, which tries three steps to say that so short a run measures nothing: once for each network."""
+    from vitmed.training.plan.autotune import SETTINGS, Race
+
+    known: dict[object, T] = {}
+
+    def look(model: Any, objective: Any, config: Any, steps: int, targets: Any) -> T:
+        part = config.model.model_dump_json(), config.train.model_dump_json(include=SETTINGS)
+        key = (type(config), *part, str(getattr(config, "mae", "")), steps, Race.run, Race._step)
+        if key in known:
+            return known[key]
+        found = autotune(model, objective, config, steps, targets)
+        if "too short to measure" in getattr(found, "note", ""):
+            known[key] = found
+        return found
+
+    return look
+
+
+def remembered_summary(summarise: Callable[[Any, Any], str]) -> Callable[[Any, Any], str]:
+    """`summarise`, which runs the network for its table: once for each network."""
+    known: dict[object, str] = {}
+
+    def look(model: Any, config: Any) -> str:
+        key = str(model), config.model_dump_json(), str(next(model.parameters()).device)
+        if key not in known:
+            known[key] = summarise(model, config)
+        return known[key]
+
+    return look
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quick() -> Iterator[None]:
     """Figures with few pictures at a low resolution, and no waiting for the disk: the same code in less time.
 
     And bf16 is never faster than fp32, on whatever machine the tests run, and the seconds of a step, the fastest
-    engine and the shortcuts of the same images are found once.
+    engine, the table of a network and the shortcuts of the same images are found once.
     """
     from vitmed.checks import shortcuts
     from vitmed.explanation import faithfulness
     from vitmed.explanation.faithfulness import FEW
     from vitmed.report.plots import drawing, pictures
-    from vitmed.training import environment, finetune
+    from vitmed.training import finetune, run
     from vitmed.training.plan import autotune
     from vitmed.training.plan import time as plan_time
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(environment, "git_commit", cache(environment.git_commit))
+        patch.setattr(run, "git_commit", cache(run.git_commit))
         patch.setattr(finetune, "speedup", lambda *args: 1.0)
+        patch.setattr(finetune, "summarise", remembered_summary(finetune.summarise))
+        patch.setattr(run, "autotune", remembered_race(run.autotune))
         patch.setattr(shortcuts, "held_out", remembered(shortcuts.held_out))
         for module in (plan_time, autotune):  # what is measured on a busy machine would not be kept
             patch.setattr(module, "busy", lambda: None)

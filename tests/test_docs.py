@@ -242,26 +242,27 @@ def test_every_module_that_the_map_names_exists() -> None:
     assert {name for name in rooms - {"__pycache__"} if f"| `{name}` |" not in text} == set()
 
 
-def names_of(tree: ast.AST) -> Iterator[str]:
+def names_of(nodes: list[ast.AST]) -> Iterator[str]:
     """What code and its strings name, without docstrings."""
-    bodies = [node.body for node in ast.walk(tree) if isinstance(node, DOCUMENTED) and node.body]
+    bodies = [node.body for node in nodes if isinstance(node, DOCUMENTED) and node.body]
     docstrings = {id(body[0].value) for body in bodies if isinstance(body[0], ast.Expr)}
-    for node in ast.walk(tree):
+    for node in nodes:
         for field in ("id", "attr", "arg", "name"):
-            yield from str(getattr(node, field, "")).split(".")
+            if name := getattr(node, field, None):
+                yield from str(name).split(".")
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield from re.findall(r"\w+", node.value)
 
 
 def test_every_name_in_a_docstring_exists() -> None:
     files = sorted((ROOT / "vitmed").rglob("*.py"))
-    trees = {file: ast.parse(read(file)) for file in files}
-    names = {name for tree in trees.values() for name in names_of(tree)} | {
+    nodes = {file: list(ast.walk(ast.parse(read(file)))) for file in files}
+    names = {name for those in nodes.values() for name in names_of(those)} | {
         name for file in files for name in (file.stem, file.parent.name)
     }
     lacking, named = [], 0
-    for file, tree in trees.items():
-        for text in [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]:
+    for file, those in nodes.items():
+        for text in [ast.get_docstring(node, clean=False) or "" for node in those if isinstance(node, DOCUMENTED)]:
             for name in re.findall(r"`([A-Za-z_]\w*(?:\.\w+)*)`", text):
                 named += 1
                 if not set(name.split(".")) <= names and name not in FOREIGN:

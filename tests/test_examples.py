@@ -1,19 +1,26 @@
 """`examples/` and docs/reading.md, the page that leads through the code with them."""
 
 import re
+import runpy
+import sys
 from pathlib import Path
 
-from conftest import draw_splits, python
+import pytest
+from conftest import draw_splits
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_loop_by_hand_learns_and_writes_nothing(tmp_path: Path) -> None:
+def test_the_loop_by_hand_learns_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     data, here = draw_splits(tmp_path / "data"), tmp_path / "here"
     here.mkdir()
-    done = python(str(ROOT / "examples" / "train_by_hand.py"), str(data), "5", cwd=here)
-    assert done.returncode == 0, done.stderr
-    losses = [float(text) for text in re.findall(r"val loss (\d\.\d{4})  AUROC \d\.\d{4}\n", done.stdout)]
+    monkeypatch.chdir(here)
+    script = str(ROOT / "examples" / "train_by_hand.py")
+    monkeypatch.setattr(sys, "argv", [script, str(data), "5"])
+    runpy.run_path(script, run_name="__main__")
+    losses = [float(text) for text in re.findall(r"val loss (\d\.\d{4})  AUROC \d\.\d{4}\n", capsys.readouterr().out)]
     assert len(losses) == 5 and losses[-1] < 0.5 * losses[0]
     assert list(here.iterdir()) == []
 

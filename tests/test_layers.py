@@ -129,10 +129,10 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (43_545, 38_000),  # of them 110 compare groups of seeds, 450 refuse and warn
-    "files": (209, 210),
+    "lines": (43_386, 38_000),  # of them 110 compare groups of seeds, 450 refuse and warn
+    "files": (204, 210),
     "functions in 1,000 lines": (52.9, 46),  # those left have two users, or facts that tests check
-    "imports, % of the lines": (7.5, 6),
+    "imports, % of the lines": (7.4, 6),
     "functions with more than 6 parameters": (14, 10),  # all are public verbs
     "functions over 60 lines": (3, 5),
     "files under 60 lines": (8, 0),  # verbs whose work is done by one object of another room

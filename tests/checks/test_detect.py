@@ -6,6 +6,7 @@ import contextlib
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,7 @@ from vitmed.commands.check import DataCheck
 from vitmed.core.config import Config, DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.messages import gravest_first
-from vitmed.data.image_cache import ImageCache
-from vitmed.data.scan import scan
+from vitmed.data.image_cache import ImageCache, scan
 from vitmed.data.splits import make_splits
 from vitmed.imaging.file_record import FileRecord
 
@@ -170,6 +170,15 @@ def test_how_many_of_the_test_images_are_elsewhere_too() -> None:
     assert copies.text == "the same file in two splits: 1 file, 2 of 3 test images"
     assert copies.files == ("train/0.png = test/2.png = test/3.png",)
     assert (found.counts["exact_duplicates"], found.counts["duplicates_across_splits"]) == (2, 1)
+
+
+def test_how_many_copies_are_too_many_without_files_that_cannot_be_read() -> None:
+    records = [FileRecord(size=9, sha256=content) for content in "aaabbcdd"]
+    records[-2:] = [replace(record, kind="truncated", problem="cut off") for record in records[-2:]]
+    found = run_checks([Image(f"{i}.png", of, "cell", None, None) for i, of in enumerate(records)], None, splits=[])
+    (copies,) = [problem for problem in found.problems if problem.code == "copies"]
+    assert copies.text == "the same file with one label: 2 files, 3 too many"
+    assert copies.files == ("0.png = 1.png = 2.png", "3.png = 4.png") and found.counts["exact_duplicates"] == 3
 
 
 @pytest.mark.parametrize("number, code", [(20.5, "near_copies"), (50, "near_two_labels")])

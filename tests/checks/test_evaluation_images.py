@@ -23,7 +23,7 @@ from vitmed.checks.evaluation_images import ImageRequest, foreign_images, leakag
 from vitmed.core.base_models import Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.data import patients, scan
+from vitmed.data import image_cache, patients
 from vitmed.data.samples import ALL, Sample, Splits
 from vitmed.models.weights.files import digests_of
 from vitmed.studies.one_run import TrainResult
@@ -180,8 +180,8 @@ def test_other_images_are_read_for_their_hash_once(
         hashed[path] += Path(path).is_file()
         return sha256(path)
 
-    sha256 = scan._sha256
-    monkeypatch.setattr(scan, "_sha256", counted)
+    sha256 = image_cache._sha256
+    monkeypatch.setattr(image_cache, "_sha256", counted)
     judge(run, tmp_path, data=data)
     assert len(+hashed) == 8 and hashed.most_common(1)[0][1] == 1
 

@@ -32,7 +32,7 @@ RAISED_BY = {
     f"{CONFIGURED} predict evaluate explain stress": "models/hardware",
     CONFIGURED:
         "core/load_config core/run_folder data/label_kinds data/samples "
-        "data/splits imaging/exact_views",
+        "data/splits imaging/augmentation",
     LABELLED: "data/folders data/listing data/patients",
     "train plan probe": "models/weights/pretrained training/plan/make_plan",
     "pretrain": "models/mae training/pretraining",
@@ -40,7 +40,7 @@ RAISED_BY = {
     "train plan probe evaluate": "decisions/operating_points metrics/readers",
     "train predict evaluate explain stress": "imaging/decode imaging/preprocessing imaging/raw_image",
     "train pretrain":
-        "training/environment training/loop training/out_of_memory training/run",
+        "training/loop training/out_of_memory training/run",
     f"{CONFIGURED} summary": "models/vit",
     "train": "training/processes training/early_stopping",
     "evaluate": "report/evaluate training/finetune",

@@ -14,9 +14,8 @@ from conftest import Answer
 from pydantic import Field
 from typer.main import get_command
 
-from vitmed.cli.app import COMMANDS, app
-from vitmed.cli.commands import APPS
-from vitmed.cli.options import command
+from vitmed.cli.commands import APPS, command
+from vitmed.cli.entry import COMMANDS, app
 from vitmed.core.base_models import PANELS, Flag, fields_of, flag_of, flags_of, spellings
 from vitmed.core.config import EVALUATE_FLAGS, FLAGS, Config, PretrainConfig, RunConfig, TrainConfig
 from vitmed.core.errors import UsageError

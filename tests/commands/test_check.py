@@ -31,8 +31,7 @@ from vitmed.commands.check import DataCheck
 from vitmed.core.config import DataConfig
 from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError, UsageError
-from vitmed.data.image_cache import VERSION, ImageCache
-from vitmed.data.scan import digests_of, hash_files, scan
+from vitmed.data.image_cache import VERSION, ImageCache, digests_of, hash_files, scan
 from vitmed.data.splits import make_splits
 
 RUN = Callable[..., Answer]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from conftest import Answer, Trained, recording
 from every_kind import compare_findings, compare_predictions
+from matplotlib.figure import Figure
 from reports import write_report
 from scipy import stats
 
@@ -33,6 +34,7 @@ from vitmed.metrics.kinds.number import NumberPredictions, distribution_scores
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.analyses import Extra
+from vitmed.report.plots.drawing import Drawn, text_alternative
 from vitmed.report.results import Origin
 from vitmed.report.write import Report
 from vitmed.studies.comparison import Model, compare_models, operating_points, read_all
@@ -54,10 +56,25 @@ def save(predictions: Predictions, folder: Path, name: str = "predictions.csv") 
     return folder / name
 
 
+@pytest.fixture
+def figure() -> None:
+    """Of a test that looks at the figure of differences."""
+
+
+@pytest.fixture(autouse=True)
+def _no_other_figure(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(figure: Figure, pdf: bool = False) -> Drawn:
+        return Drawn(b"png", b"svg", b"png", "image/png", text_alternative(figure), b"pdf")
+
+    if "figure" not in request.fixturenames:
+        monkeypatch.setattr("vitmed.report.comparison_page.drawn", nothing)
+
+
 def judge(*paths: Path, **options: Any) -> Comparison:
     return compare(*paths, **options)
 
 
+@pytest.mark.usefixtures("figure")
 def test_a_clear_difference_and_none(tmp_path: Path) -> None:
     files = [save(draw(noise), tmp_path / name) for name, noise in (("good", 1.0), ("near", 1.05), ("poor", 4.0))]
     found = judge(*files, output=tmp_path / "out")
@@ -549,6 +566,7 @@ def draw_number(noise: float, centre: float = 50.0, unit: str = "years") -> Numb
     return NumberPredictions(("age",), paths, groups, labels, logits, target=target)
 
 
+@pytest.mark.usefixtures("figure")
 def test_findings_are_compared_as_a_whole_and_one_by_one(tmp_path: Path, vitmed: Callable[..., Answer]) -> None:
     good, poor = draw_findings(1.0), draw_findings(3.0)
     turned = poor.take(np.arange(120)[::-1]).like(replace(good, classes=("mass", "hernia", "edema")))
@@ -564,6 +582,11 @@ def test_findings_are_compared_as_a_whole_and_one_by_one(tmp_path: Path, vitmed:
     assert [pair.classes[name].p_holm for name in good.classes] == pytest.approx(holm(ps))
     assert found.verdict.startswith("a is better than b: macro AUROC difference +0.") and "40 patients" in found.verdict
     assert (tmp_path / "out" / "differences.png").stat().st_size > 5_000
+    assert "In a row of the likeliest class" not in (tmp_path / "out" / "comparison.html").read_text()
+    rare = replace(good, labels=np.where(np.arange(120)[:, None] // 12 > 0, good.labels * [1, 1, 0], good.labels))
+    both = (rare, replace(poor, labels=rare.labels))
+    notes = judge(*(save(of, tmp_path / f"rare{k}") for k, of in enumerate(both))).content.notes
+    assert len(notes) == 1 and "Means over findings leave out 1 finding: 'hernia' (fewer than 5" in notes[0]
     answer = vitmed("compare", tmp_path / "a" / "predictions.csv", tmp_path / "b" / "predictions.csv")
     assert answer.code == 0 and "edema: average precision" in answer.out and "subset accuracy" in answer.out
 
@@ -588,6 +611,7 @@ def test_a_finding_beside_the_own_baseline_has_the_adjusted_p_of_the_report(tmp_
         assert any("One of 3 findings: only the report of all adjusts a difference" in n for n in part.results.notes)
 
 
+@pytest.mark.usefixtures("figure")
 def test_numbers_are_compared_and_the_smaller_error_is_better(tmp_path: Path, vitmed: Callable[..., Answer]) -> None:
     good, poor = draw_number(2.0), draw_number(5.0, centre=40.0)
     found = judge(save(poor, tmp_path / "poor"), save(good, tmp_path / "good"), output=tmp_path / "out")
@@ -712,6 +736,7 @@ def test_one_class_against_the_rest_at_the_threshold_of_each_model(tmp_path: Pat
     assert "--positive CLASS" in vitmed("compare", tmp_path / "a", tmp_path / "b").out
 
 
+@pytest.mark.usefixtures("figure")
 def test_the_tables_hold_each_models_own_numbers_beside_the_difference(tmp_path: Path) -> None:
     """One direction everywhere: CSV, LaTeX, page and sentence say the first minus the second."""
     files = [save(draw(noise), tmp_path / name) for name, noise in (("poor", 4.0), ("=good", 1.0))]

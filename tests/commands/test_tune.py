@@ -54,7 +54,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root, rng = tmp_path_factory.mktemp("tune") / "data", np.random.default_rng(0)
     for name, colour in (("amber", (170, 140, 90)), ("blue", (90, 120, 170))):
         (root / name).mkdir(parents=True)
-        for i in range(24):
+        for i in range(16):
             Image.fromarray(draw_image(rng, colour)).save(root / name / f"p{i // 2}_{i}.png")
     return root
 

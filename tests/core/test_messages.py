@@ -99,7 +99,7 @@ def test_jobs_in_turn_say_each_warning_once() -> None:
 
 
 def test_leaks_come_before_unknown_patients_pictures_that_look_alike_labels_and_remarks() -> None:
-    pooled = "Pooled over 5 models, one for each fold; no model has seen its test images."
+    pooled = "Pooled over 5 models, one for each fold; no file of its test was in its training."
     split = "Split by image: likely optimistic. Patients are unknown. One patient may be in two splits."
     alike = "Data: the same picture in two splits: 47 pictures."
     labels = "Data: the same file under two labels: 1 file."

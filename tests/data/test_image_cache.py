@@ -25,10 +25,9 @@ import vitmed
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.data import image_cache, loading
-from vitmed.data.image_cache import ImageCache, Squares, pixel_folder
+from vitmed.data.image_cache import ImageCache, Squares, digests_of, pixel_folder
 from vitmed.data.loading import Images, Reader
 from vitmed.data.samples import Sample
-from vitmed.data.scan import digests_of
 from vitmed.imaging import rasters
 from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.preprocessing import Preprocessing

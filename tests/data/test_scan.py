@@ -23,9 +23,7 @@ from PIL import Image
 import vitmed
 from vitmed.core.run_folder import cache_folder
 from vitmed.data import image_cache
-from vitmed.data import scan as scanning
-from vitmed.data.image_cache import ImageCache
-from vitmed.data.scan import first_copies, hash_files, scan
+from vitmed.data.image_cache import ImageCache, first_copies, hash_files, scan
 from vitmed.data.thread_batches import in_threads
 from vitmed.imaging import choose_window, rasters
 from vitmed.imaging.decode import decoding_version
@@ -158,13 +156,13 @@ def test_files_are_hashed_in_threads_and_a_missing_one_has_no_hash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = draw_classes(tmp_path / "data", 3)
-    real, threads = scanning.check_regular, set()
+    real, threads = image_cache.check_regular, set()
 
     def check_regular(path: str) -> None:
         threads.add(threading.current_thread())
         real(path)
 
-    monkeypatch.setattr(scanning, "check_regular", check_regular)
+    monkeypatch.setattr(image_cache, "check_regular", check_regular)
     found = hash_files([*(str(data / name) for name in files(data)), str(data / "gone.png")])
     assert [len(digest) for digest in found] == [64] * 6 + [0]
     assert threads and threading.main_thread() not in threads
@@ -176,8 +174,8 @@ def test_first_copies_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     Only files that share their size with another one are opened.
     """
     opened: list[str] = []
-    real = scanning._sha256
-    monkeypatch.setattr(scanning, "_sha256", lambda path: opened.append(Path(path).name) or real(path))
+    real = image_cache._sha256
+    monkeypatch.setattr(image_cache, "_sha256", lambda path: opened.append(Path(path).name) or real(path))
     contents = {"a": b"one", "b": b"two", "c": b"one", "d": b"", "e": b"", "f": b"longer", "g": b"two", "h": b"one"}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
@@ -196,8 +194,8 @@ def test_an_unchanged_file_is_not_read_again_and_a_fresh_one_is(
         then = time.time() - age
         os.utime(file, (then, then))
     read: list[str] = []
-    real = scanning._sha256
-    monkeypatch.setattr(scanning, "_sha256", lambda path: read.append(Path(path).name) or real(path))
+    real = image_cache._sha256
+    monkeypatch.setattr(image_cache, "_sha256", lambda path: read.append(Path(path).name) or real(path))
     names, told = [str(old), str(fresh), str(tmp_path / "gone")], []
     cache = ImageCache()
     first = hash_files(names, cache, lambda *done: told.append(done))

@@ -16,9 +16,9 @@ from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import build_config
 from vitmed.data.folders import image_names
+from vitmed.data.image_cache import first_copies
 from vitmed.data.patients import patient_id, patient_notes
 from vitmed.data.samples import Sample, Splits
-from vitmed.data.scan import first_copies
 from vitmed.data.splits import grouped_folds, held_out, make_splits, site_names
 
 

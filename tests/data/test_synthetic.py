@@ -19,9 +19,9 @@ SMALL = {"cells": 48, "patients": 8, "size": 32}
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory):
-    """The set that `vitmed demo` draws."""
+    """The set that `vitmed demo` draws, but smaller images."""
     root = tmp_path_factory.mktemp("demo") / "cells"
-    draw_cells(root, seed=0)
+    draw_cells(root, seed=0, size=24)
     return root
 
 
@@ -91,12 +91,13 @@ def test_the_smallest_set_that_can_be_drawn(tmp_path):
     assert len(list((tmp_path / "set").rglob("*.png"))) == 16
 
 
-def test_layout_and_images(full):
+def test_layout_and_images(full, tmp_path):
     files = sorted(full.rglob("*.png"))
     assert len(files) == 1000
     assert {path.relative_to(full).parts[0] for path in files} == {"train", "val", "test"}
     assert sorted(path.name for path in full.iterdir()) == ["demo.json", "test", "train", "val"]
-    for path in files[::37]:
+    draw_cells(tmp_path / "set", cells=27, patients=4)
+    for path in sorted((tmp_path / "set").rglob("*.png")):
         image = Image.open(path)
         assert (image.mode, image.size) == ("RGB", (64, 64))
         assert re.fullmatch(r"P\d{3}_c\d{3}\.png", path.name)

@@ -211,6 +211,13 @@ class TestMeasures:
         assert [b["seen"]["value"] for b in found["curve"]] == pytest.approx(seen, abs=0.02)
         assert sum(b["n"] for b in found["curve"]) == 1500
 
+    def test_no_bin_holds_both_images_that_are_surely_ill_and_surely_well(self) -> None:
+        ill = np.arange(50) % 2
+        odds = np.where(ill, 30, -30) + np.random.default_rng(0).normal(0, 2, 50)
+        p = Predictions(("well", "ill"), tuple(map(str, range(50))), None, ill, np.stack([np.zeros(50), odds], axis=1))
+        curve = report_calibration(replace(p, positive="ill"), None, CONFIG).after.curve
+        assert [(one.said, one.seen.value, one.n) for one in curve] == [(0.0, 0.0, 25), (1.0, 1.0, 25)]
+
     def test_of_three_classes_every_class_and_the_confidence_are_measured(self) -> None:
         """Brier score over all classes, its skill against the shares, and each class against the rest."""
         p = draw(600, 3)

@@ -126,7 +126,7 @@ def test_the_spread_over_folds_is_the_standard_deviation() -> None:
 )
 def test_a_pooled_auroc_unlike_that_of_the_folds_is_told(pooled: float | None, mean: float | None, told: bool) -> None:
     notes = fold_notes(folds([fold(0.9), fold(0.8), fold(0.7)], pooled=pooled, mean=mean))
-    assert notes[0] == "Pooled over 3 models, one for each fold; no model has seen its test images."
+    assert notes[0] == "Pooled over 3 models, one for each fold; no file of its test was in its training."
     assert [note.startswith("The pooled AUROC is") for note in notes[2:]] == [True] * told
 
 

@@ -29,7 +29,7 @@ from vitmed.metrics.clinical_utility import AtPrevalence, decision_curve, in_wor
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.analyses import report_fold_points
+from vitmed.report.analyses import Extra, Material, points_of
 
 NAMES = ("infected", "uninfected")
 
@@ -421,15 +421,16 @@ class TestPrevalence:
     def test_words_never_round_to_all_or_nothing(self) -> None:
         nothing = Estimate(value=None, low=None, high=None)
         told = in_words(AtPrevalence(prevalence=0.001, ppv=nothing, npv=Estimate(value=0.9996, low=0.999, high=1.0)))
-        assert "no positive results" in told and "0.1 %" in told and "about 99.96 (99.9 to 100)" in told
+        assert "no positive results" in told and "0.1 %" in told and "about 99.96 (99.90 to 100)" in told
 
     @pytest.mark.parametrize(
         ("low", "value", "high", "said"),
         [
             (0.2, 0.25, 0.31, "about 25 (20 to 31)"),
             (0.996, 0.9974, 0.999, "about 99.7 (99.6 to 99.9)"),
-            (0.001, 0.004, 0.2, "about 0.4 (0.1 to 20)"),
+            (0.001, 0.004, 0.2, "about 0.4 (0.1 to 20.0)"),
             (0.2504, 0.2506, 0.2508, "about 25.1 (25.0 to 25.1)"),  # the ends are never rounded to one another
+            (0.9926, 0.9948, 0.9966, "about 99.5 (99.3 to 99.7)"),  # with as many decimals each
             (0.0, 0.5, 1.0, "about 50 (0 to 100)"),
             (1.0, 1.0, 1.0, "about 100 (100 to 100)"),
         ],
@@ -628,6 +629,10 @@ def fold(point: str, threshold: float | None = None) -> Fold:
     return Fold(images=2, patients=None, calibration=raw, point=point, threshold=threshold, why="", numbers={})
 
 
+def pooled(p: Predictions, folds: Folds, settings: EvaluateConfig) -> Any:
+    return points_of(Material(p, evaluate_predictions(p, 0), settings, Extra(folds=folds)))
+
+
 class TestFolds:
     """Pooled folds, each decided at its own threshold; the third had none to choose."""
 
@@ -636,7 +641,7 @@ class TestFolds:
         decided = np.array([1, 0, 1, 0, 1, 0])  # from 0.25 of the first two, from 0.5 of the rest
         each = [fold("target_sensitivity", 0.25), fold("default")]
         folds = Folds(asked="target_sensitivity", target=0.9, costs=None, each=each)
-        found = report_fold_points(replace(p, decided=decided), folds, config(target_sensitivity=0.9))
+        found = pooled(replace(p, decided=decided), folds, config(target_sensitivity=0.9))
         assert found["threshold"] is None and found["by_fold"] == [0.25, None]
         points = found["points"]
         assert set(points) == {"default", "target_sensitivity"} and found["chosen"] == "target_sensitivity"
@@ -647,14 +652,14 @@ class TestFolds:
         p = of([0.2, 0.7], [0, 1])
         folds = Folds(asked="default", target=None, costs=None, each=[fold("default")] * 2)
         assert not by_fold(folds) and not by_fold(None)
-        assert report_fold_points(p, folds, config()) == report_points(p, None, config())
+        assert pooled(p, folds, config()) == report_points(p, None, config())
 
     def test_costs_of_three_classes(self) -> None:
         logits = np.zeros((3, 3), np.float32)
         p = Predictions(("a", "b", "c"), tuple("xyz"), None, np.array([0, 1, 2]), logits, decided=np.array([2, 1, 2]))
         costs = [[0.0, 1.0, 5.0], [1.0, 0.0, 1.0], [4.0, 1.0, 0.0]]
         folds = Folds(asked="cost", target=costs, costs=costs, each=[fold("cost")] * 2)
-        found = report_fold_points(p, folds, config(cost=costs))
+        found = pooled(p, folds, config(cost=costs))
         assert found["points"]["cost"]["reached"]["expected_cost"]["value"] == pytest.approx(5 / 3)
         assert found["points"]["default"]["reached"]["expected_cost"]["value"] == pytest.approx(5 / 3)  # 0, 1, 4
 

@@ -11,8 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from vitmed.core.errors import UsageError
-from vitmed.imaging.augmentation import POLICIES, Augmenter, Change, Changes
-from vitmed.imaging.exact_views import VIEWS, refuse_flips, safe_views
+from vitmed.imaging.augmentation import POLICIES, VIEWS, Augmenter, Change, Changes, refuse_flips, safe_views
 
 RANDOM = [name for name in POLICIES if name != "none"]
 UPRIGHT = ["light", "medical", "chest_xray", "fundus", "ultrasound", "oct", "ct_mri"]

@@ -30,7 +30,7 @@ def test_each_member_gets_the_pixels_that_it_would_read_alone(tmp_path: Path) ->
     Image.fromarray(pixels).save(tmp_path / "a.png")
     how, _ = joint([SMALL, LARGE])
     both = how.read(tmp_path / "a.png")
-    assert both.shape == (8 * 8 * 3 + 12 * 12 * 3,) and np.array_equal(both, how.fit(Image.fromarray(pixels)))
+    assert both.shape == (8 * 8 * 3 + 12 * 12 * 3,)
     squares = np.stack([both, both[::-1]])
     for number, alone in enumerate((SMALL, LARGE)):
         read = how.reading(squares, number)

@@ -152,7 +152,7 @@ def test_other_images_move_no_probability_by_a_hundred_thousandth(
     pictures = rng.integers(0, 256, (75, side, side, 3), dtype=np.uint8)
     whole = by_views(model, views, pictures)
     assert np.ptp(softmax(whole, axis=1), axis=0).min() > 1e-3
-    for count in (1, 2, 3, 31, 64, 66, 75):
+    for count in (1, 3, 31, 64, 75):
         rows = rng.permutation(len(pictures))[:count]
         broken = set(rows[rng.random(count) < 0.2]) if count > 3 else set()
 

@@ -14,7 +14,7 @@ import torch
 from vitmed.core.base_models import UNKNOWN, Target
 from vitmed.data.samples import Sample, Splits
 from vitmed.inference.saved_model import membership_of, read_membership
-from vitmed.training.environment import splits_csv
+from vitmed.training.run import splits_csv
 
 NAMES = ("train", "val", "test")
 

@@ -39,6 +39,11 @@ from vitmed.metrics.predictions import Predictions
         ((0.07, 0.0000001, 0.14), 3),
         ((-0.0003, -0.0097, 0.0093), 4),  # else -0.000, and its mirror image +0.0003
         ((-0.9997, None, None), 4),
+        ((0.00138, 0.0011, 0.0018), 4),  # else 0.001 (0.001 to 0.002)
+        ((1e-9, -0.22, 0.22), 3),  # five decimals would not show it either
+        ((-1234.567, -1300.0, -1100.0), 1),
+        ((139179.221, 85744.281, 225914.256), 0),
+        ((139179.221, 139179.1, 139179.3), 1),
     ],
 )
 def test_both_ends_of_an_interval_differ_and_only_1_is_written_as_1(

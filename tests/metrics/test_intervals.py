@@ -396,12 +396,12 @@ def test_the_influence_on_overall_areas_is_their_derivative(classes: int) -> Non
 
 
 def test_hundreds_of_classes() -> None:
-    labels = np.arange(1000) % 500
-    logits = np.random.default_rng(0).normal(size=(1000, 500)).astype(np.float32)
-    logits[np.arange(1000), labels] += 3
-    p = Predictions(tuple(f"c{i}" for i in range(500)), ("x",) * 1000, None, labels, logits)
+    labels = np.arange(600) % 300
+    logits = np.random.default_rng(0).normal(size=(600, 300)).astype(np.float32)
+    logits[np.arange(600), labels] += 3
+    p = Predictions(tuple(f"c{i}" for i in range(300)), ("x",) * 600, None, labels, logits)
     result = quiet(p)
-    assert result["overall"]["auroc"]["low"] is not None and len(result["sample"]["classes"]) == 500
+    assert result["overall"]["auroc"]["low"] is not None and len(result["sample"]["classes"]) == 300
     assert len(" ".join(result["notes"])) < 1000
 
 

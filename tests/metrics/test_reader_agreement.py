@@ -1,6 +1,7 @@
 """Agreement of readers against scikit-learn and a worked example; grades; and what cannot be."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from conftest import COLOURS, TINY, TINY_SETS, draw_classes, recording
 from sklearn.metrics import cohen_kappa_score
 
 from vitmed import evaluate, train
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import agreement, readings
@@ -36,8 +39,18 @@ def draw(size: int = 200, patients: int = 40) -> Predictions:
     return Predictions(order, tuple(f"{i}.png" for i in range(size)), groups, place[truth], logits, columns=columns)
 
 
+def agreed(
+    p: Predictions,
+    raters: Sequence[str],
+    ordinal: Sequence[str] = (),
+    resamples: int = 2000,
+    kappa: Estimate | None = None,
+) -> Any:
+    return agreement(p, EvaluateConfig(raters=[*raters], ordinal=[*ordinal], resamples=resamples), kappa)
+
+
 def told(p: Predictions, *args: Any) -> dict[str, Any]:
-    found = agreement(p, *args)
+    found = agreed(p, *args)
     json.dumps(found.to_dict(), allow_nan=False)
     return found
 
@@ -49,7 +62,7 @@ def test_yes_and_no_name_the_positive_class_and_the_other_wherever_it_stands(pos
     k = classes.index(positive)
     labels, logits = np.where([1, 0, 1, 0, 1, 0, 1], k, 1 - k), np.zeros((7, 2), np.float32)
     p = Predictions(classes, tuple("abcdefg"), None, labels, logits, positive=positive, columns={"anna": cells})
-    pair = agreement(p, ("anna",), resamples=0).pairs[0]
+    pair = agreed(p, ("anna",), resamples=0).pairs[0]
     assert (pair.second, pair.n, pair.agreement.value, pair.kappa.value) == ("the reference", 7, 1.0, 1.0)
 
 
@@ -118,16 +131,16 @@ def test_a_column_of_whole_numbers_as_pandas_writes_it_where_a_cell_is_empty() -
 
 def test_what_cannot_be() -> None:
     p = draw()
-    assert agreement(p, ()) is None
+    assert agreed(p, ()) is None
     with pytest.raises(UsageError, match="each class once"):
-        agreement(p, (), ("none", "mild"))
+        agreed(p, (), ("none", "mild"))
     many = replace(p, columns={f"r{i}": p.columns["anna"] for i in range(7)})
-    assert len(agreement(many, tuple(many.columns)[:6], (), 0).pairs) == 15 + 12 + 1  # of six readers
+    assert len(agreed(many, tuple(many.columns)[:6], (), 0).pairs) == 15 + 12 + 1  # of six readers
     with pytest.raises(UsageError, match="7 columns, and at most 6 readers"):
-        agreement(many, tuple(many.columns))
+        agreed(many, tuple(many.columns))
     odd = Predictions(p.classes, p.paths, None, p.labels, p.logits, columns={"r": ("none",) * 199 + ("moderate",)})
     with pytest.raises(DataError, match=r"199\.png: 'moderate' in the column r is no class") as refused:
-        agreement(odd, ("r",))
+        agreed(odd, ("r",))
     assert "vitmed evaluate --positive CLASS, for calls of yes/no, 1/0 or true/false" in refused.value.fix
 
 

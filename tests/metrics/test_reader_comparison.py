@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,14 @@ from vitmed.metrics.readers import compare_with_readers, reader_variances
 from vitmed.report.headline import reader_lines
 from vitmed.report.results import Origin
 from vitmed.report.write import Report
+
+
+def against(
+    p: Predictions, raters: Sequence[str] = (), rater_scores: Sequence[str] = (), ordinal: Sequence[str] = ()
+) -> Any:
+    asked = {"raters": [*raters], "rater_scores": [*rater_scores], "ordinal": [*ordinal]}
+    return compare_with_readers(p, EvaluateConfig(**asked))
+
 
 # Van Dyke et al. 1993, as in the R package MRMCaov: 69 patients without and 45 with aortic dissection, two ways of MRI,
 # five readers, ratings 1 to 5.
@@ -140,7 +148,7 @@ def slowly(scores: np.ndarray, auroc: bool) -> tuple[float, float, float, float,
 def test_the_whole_comparison_by_its_definition(model: int, readers: int) -> None:
     others = [i for i in range(5) if i != model][:readers]
     p = table(model)
-    found = compare_with_readers(p, [f"c{i}" for i in others], [f"s{i}" for i in others])
+    found = against(p, [f"c{i}" for i in others], [f"s{i}" for i in others])
     assert found is not None and [one.number for one in found] == ["auroc", "sensitivity", "specificity"]
     scores = ratings("spin echo")[[model, *others]]
     calls = scores >= 3
@@ -168,7 +176,7 @@ def test_readers_of_grades_are_compared_by_quadratic_kappa() -> None:
     logits, names = 5 * np.eye(5, dtype=np.float32)[model], ("0", "1", "2", "3", "4")
     columns = {f"c{i}": tuple(map(str, row)) for i, row in enumerate(readers)}
     p = Predictions(names, tuple(f"{i}.png" for i in range(114)), None, truth, logits, columns=columns)
-    found = compare_with_readers(p, list(columns), ordinal=names)
+    found = against(p, list(columns), ordinal=names)
     assert found is not None and [one.number for one in found] == ["quadratic_kappa", "accuracy"]
 
     def kappas(rows: np.ndarray) -> np.ndarray:
@@ -191,44 +199,44 @@ def test_readers_of_grades_are_compared_by_quadratic_kappa() -> None:
     reader, *_ = reader_lines(Report.of(p, Origin(title="t"), config).results)
     score = cohen_kappa_score(truth, readers[0], weights="quadratic")
     assert f"reader c0: quadratic kappa {score:.3f}, accuracy " in reader and "on 114 of 114 images" in reader
-    nobody = compare_with_readers(replace(p, columns={**columns, "c0": ("",) * 114}), ["c0", "c1"], ordinal=names)
+    nobody = against(replace(p, columns={**columns, "c0": ("",) * 114}), ["c0", "c1"], ordinal=names)
     assert nobody is not None and nobody[0].n == 0 and nobody[0].model.value is None
     alone = replace(p, labels=0 * truth, columns={"c0": ("0",) * 114, "c1": columns["c1"]})
-    one_grade = compare_with_readers(alone, ["c0", "c1"], ordinal=names)
+    one_grade = against(alone, ["c0", "c1"], ordinal=names)
     assert one_grade is not None and one_grade[0].readers["c0"].value is None
     assert one_grade[0].mean is None and one_grade[0].fixed_readers.difference.value is None
     constant = replace(p, columns={"c0": ("0",) * 114})
-    undefined = compare_with_readers(replace(constant, labels=0 * truth, logits=0 * logits), ["c0"], ordinal=names)
+    undefined = against(replace(constant, labels=0 * truth, logits=0 * logits), ["c0"], ordinal=names)
     assert undefined is not None and undefined[0].model.value is None and undefined[0].fixed_readers.p is None
 
 
 def test_one_reader_several_images_of_a_patient_and_images_that_not_all_have_read() -> None:
     p = table(groups=tuple(f"p{i // 3}" for i in range(114)))
-    only = compare_with_readers(p, (), ["s0"])
+    only = against(p, (), ["s0"])
     assert only[0].random_readers is None and only[0].fixed_readers.p is not None
     assert only[0].fixed_readers.degrees is not None  # Student's t by patient
     some = tuple("" if i % 2 else cell for i, cell in enumerate(p.columns["c0"]))
-    found = compare_with_readers(table(c0=some), ["c0", "c1"])
+    found = against(table(c0=some), ["c0", "c1"])
     assert sum(one.n for one in found) == 57
     rows = np.flatnonzero(np.arange(114) < 60)  # who did not read the other patients answered them neither way
     half = replace(p, columns={"r": tuple(p.columns["c0"][i] if i < 60 else "" for i in range(114))})
-    assert compare_with_readers(half, ["r"]) == compare_with_readers(half.take(rows), ["r"])
+    assert against(half, ["r"]) == against(half.take(rows), ["r"])
 
 
 def test_what_cannot_be_compared_says_so() -> None:
     p = table(same=tuple("ny"[k] for k in table().predicted), nobody=("",) * 114, odd=("7", "high", *("1",) * 112))
-    alike = compare_with_readers(p, ["same"])
+    alike = against(p, ["same"])
     assert alike[0].fixed_readers.difference.value == 0 and alike[0].fixed_readers.p is None
-    nobody = compare_with_readers(p, ["nobody", "c0"], ["s0", "nobody"])
+    nobody = against(p, ["nobody", "c0"], ["s0", "nobody"])
     assert all(one.n == 0 and one.model.value is None for one in nobody)
-    assert compare_with_readers(p) is None
+    assert against(p) is None
     with pytest.raises(DataError, match=r"1\.png: 'high' in the column odd is no number"):
-        compare_with_readers(p, (), ["odd"])
+        against(p, (), ["odd"])
     three = Predictions(("a", "b", "c"), p.paths, None, p.labels, np.zeros((114, 3), np.float32), columns=p.columns)
     with pytest.raises(UsageError, match="a score is for two classes"):
-        compare_with_readers(three, (), ["s0"])
+        against(three, (), ["s0"])
     calls = dict.fromkeys(("x", "z"), ("a", "b", "c") * 38)
-    both = compare_with_readers(Predictions(three.classes, p.paths, None, p.labels, three.logits, columns=calls), ["x"])
+    both = against(Predictions(three.classes, p.paths, None, p.labels, three.logits, columns=calls), ["x"])
     assert both is not None and [one.number for one in both] == ["accuracy"]
 
 
@@ -273,7 +281,7 @@ def test_answers_of_two_kinds_are_read_where_a_positive_class_is_named_and_are_o
                 continue
             assert answer.code == 0, answer.err
             found = json.loads((tmp_path / f"{k}{positive}" / "metrics.json").read_text())["readers"]
-            again = compare_with_readers(replace(p, positive=positive), ["c0"])
+            again = against(replace(p, positive=positive), ["c0"])
             assert again is not None
             for own, known in zip(found, again, strict=True):
                 reader, gap = known.readers["c0"], known.fixed_readers.difference

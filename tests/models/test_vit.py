@@ -246,3 +246,15 @@ def test_the_summary_counts_the_multiply_adds_of_every_patch_and_of_attention() 
     block = tokens * width * (4 + 8) * width + 2 * tokens * tokens * width  # weights; q k and the mean of v
     total = 64 * width * 3 * 4 * 4 + 2 * block + 3 * width
     assert f"Total mult-adds (M): {total / 1e6:.2f}" in text
+
+
+def test_validation_in_bf16_ranks_images_that_rounded_logits_would_tie() -> None:
+    """Logits near -5, as of a rare finding, have 32 steps a unit in bf16."""
+    model, x = (
+        ViT(ModelConfig(image_size=32, patch_size=16, width=48, depth=1, heads=3), 1).eval(),
+        torch.randn(64, 3, 32, 32),
+    )
+    torch.nn.init.constant_(model.head.bias, -5.0)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        logits = model(x)
+    assert logits.dtype == torch.float32 and len(logits.unique()) == 64 > len(logits.bfloat16().unique())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from vitmed.report.blocks import Chapter, Document, Table, Text, html, td, to_markdown
+from vitmed.report.blocks import Chapter, Document, Items, Table, Text, html, td, to_markdown
 
 
 def markdown(table: Table) -> list[list[str]]:
@@ -28,6 +28,12 @@ def test_a_cell_over_several_rows_stands_in_each_and_moves_no_other() -> None:
         ["Cost", "not chosen", "", ""],
         ["Likeliest", "these", "0.6", "0.5"],
     ]
+
+
+def test_references_keep_the_numbers_that_the_text_cites() -> None:
+    lists = [Items([Markup("Wilson"), Markup("Newcombe")], ordered=True), Items([Markup("a note")])]
+    text = to_markdown(Document([], [Chapter("k", "Title", "", "", lists)]))
+    assert "\n1. Wilson\n2. Newcombe\n\n- a note\n" in text
 
 
 def test_a_copied_cell_keeps_number_and_interval_apart() -> None:

@@ -10,10 +10,11 @@ from conftest import Trained, draw_classes, draw_nothing, recording
 from sklearn.metrics import roc_auc_score
 
 from vitmed import evaluate
+from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
-from vitmed.report.analyses import compare_with_own_test
+from vitmed.report.analyses import Extra, Material, compare_with_own_test
 from vitmed.report.results import Beside
 
 
@@ -28,7 +29,8 @@ def of(found: int, positives: int, kept: int, negatives: int, scores: np.ndarray
 
 
 def compared(own: Predictions, other: Predictions) -> dict:  # type: ignore[type-arg]
-    found = compare_with_own_test(other, evaluate_predictions(other, 50), own, 50)
+    config, extra = EvaluateConfig(resamples=50), Extra(internal=own)
+    found = compare_with_own_test(Material(other, evaluate_predictions(other, 50), config, extra))
     json.dumps(found.to_dict(), allow_nan=False)
     return found
 
@@ -58,7 +60,8 @@ def test_what_is_undefined_has_no_difference() -> None:
     assert found["sensitivity"]["difference"]["low"] is not None
     assert found["balanced_accuracy"]["difference"]["value"] is None  # of one class it is another number
     assert compared(of(48, 80, 30, 50), of(56, 70, 0, 0))["absent"] == ["healthy"]
-    assert compare_with_own_test(of(1, 2, 1, 2), {}, None) is None
+    p = of(1, 2, 1, 2)
+    assert compare_with_own_test(Material(p, evaluate_predictions(p, 0))) is None
 
 
 def test_of_a_run(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,7 @@ NOTHING = {
     "grades": (grades(), "399 of 400 images are predicted as 'KL0': the model does not distinguish the classes"),
     "findings": (findings(), "No finding is called: the model finds 0 of "),
     "number": (ages(), "one number for all images would be about as good, so the model does not predict it"),
+    "worse": (ages(-0.8), "one number for all images would be better, so the model does not predict it"),
 }
 
 

@@ -91,6 +91,8 @@ def test_the_text_names_what_the_numbers_used_and_nothing_else(case: str, tmp_pa
     text = " ".join(found.paragraphs)
     for key in used:
         assert methods().intervals[key].text.format(unit="image" if case == "nobody" else "patient") in text
+    gaps = [gap for one in (metrics.subgroups or {}).values() for gap in one.gaps.values()]
+    assert ("to the patients at random (" in text) == any(gap.by_chance is not None for gap in gaps)
     assert not re.search(r"[{}]|where patients were", text)
     assert "as described" not in " ".join(found.paragraphs), "each paragraph can be pasted without the others"
     explained = "'In part' marks a number whose values came from more than one method" in text

@@ -177,7 +177,9 @@ def test_roc_shows_each_reader_as_a_point() -> None:
     p = Predictions(
         NAMES[2], tuple("abcdefghij"), None, labels, draw(2, 10).logits, columns=columns, positive="infected"
     )
-    results = Results.of(evaluate_predictions(p, resamples=2), readers=compare_with_readers(p, raters=("a", "b")))
+    results = Results.of(
+        evaluate_predictions(p, resamples=2), readers=compare_with_readers(p, EvaluateConfig(raters=["a", "b"]))
+    )
     figure = roc(p, results)
     points = [line.get_xydata()[0].tolist() for line in figure.axes[0].lines if line.get_label().startswith("reader")]
     assert points == [pytest.approx([1 / 4, 4 / 5]), pytest.approx([0, 3 / 5])]  # on the nine images that both read
@@ -206,6 +208,14 @@ def test_the_trend_of_the_error_is_a_line_with_limits_where_the_error_drifts(slo
     around = 1.959964 * np.std(error - level - steep * mean, ddof=1)
     for line, reach in zip(limits, (around, -around), strict=False):
         assert line.get_ydata() == pytest.approx(fitted.get_ydata() + reach)
+
+
+def test_roc_has_no_mean_of_classes_where_one_has_no_image() -> None:
+    p = draw(10)
+    for of, whole in ((p, True), (p.at([path for path, k in zip(p.paths, p.labels, strict=True) if k != 9]), False)):
+        metrics = evaluate_predictions(of, resamples=2)
+        assert (metrics["overall"]["auroc"]["value"] is not None) == whole
+        assert ("mean of classes" in roc(of, Results.of(metrics)).axes[0].get_legend_handles_labels()[1]) == whole
 
 
 def test_roc_of_more_classes_has_a_dot_for_each_named_curve_and_no_band() -> None:
@@ -292,6 +302,7 @@ def test_contact_sheet() -> None:
 def test_names_are_cut_in_the_middle() -> None:
     assert drawing.short("adenocarcinoma stage 12", 14) == "adenoc…tage 12"
     assert drawing.short("_a$b\n c", 14) == r" _a\$b c"
+    assert drawing.short("\u0633\u0631 \u062c II", 14) == "\u200e\u0633\u0631 \u062c\u200e II", "numbers beside it stay"
 
 
 def test_a_path_keeps_its_end_over_two_lines() -> None:

@@ -20,6 +20,7 @@ from vitmed.core.text import format_probability
 from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, TITLES
 from vitmed.metrics.predictions import Predictions
+from vitmed.report.blocks import p_words
 from vitmed.report.headline import headline
 from vitmed.report.model_card import HUB, model_card
 from vitmed.report.templates import in_percent
@@ -202,7 +203,8 @@ def test_the_model_card_repeats_the_tables(report: Report) -> None:
     (baseline,) = report.metrics["baselines"].values()
     gap = baseline["difference"]["auroc"]
     assert f"minus the baseline {gap['value']:+.3f} ({gap['low']:.3f} to {gap['high']:.3f})" in body
-    assert f"{gap['value']:+.3f} ({gap['low']:.3f} to {gap['high']:.3f})" in report.page
+    p = p_words(baseline["tests"]["auroc"]["p"])  # the text says that it was tested
+    assert f"{gap['value']:+.3f} ({gap['low']:.3f} to {gap['high']:.3f}, {p})" in report.page
 
 
 def test_the_counts_are_the_same_everywhere(report: Report) -> None:

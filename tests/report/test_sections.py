@@ -119,6 +119,15 @@ def test_one_patient_gives_no_interval_and_no_promise(tmp_path: Path) -> None:
     assert headline(metrics).endswith("\nno intervals")
 
 
+def test_a_name_written_from_right_to_left_stands_in_an_isolate_on_the_page(tmp_path: Path) -> None:
+    """Else the numbers behind it are shown in another order: Unicode Bidirectional Algorithm, 2.4."""
+    name = "\u0633\u0631\u0637\u0627\u0646 \u062c\u0644\u062f"
+    p = replace(draw("pure"), classes=(name, "b"))
+    text, _ = page(tmp_path, p)
+    spoken = re.sub("<[^>]*>", "", text)
+    assert f"\u2068{name}\u2069: " in spoken and spoken.count(name) == spoken.count(f"\u2068{name}\u2069") > 5
+
+
 def verdict(text: str) -> list[str]:
     """The sentences of the first screen, without what looks like a tag, in class names too."""
     found = re.search('<div class="verdict">(.*?)</div>', text)
@@ -139,7 +148,7 @@ def test_the_verdict_is_three_sentences_with_the_numbers_of_the_table(tmp_path: 
     threshold = "at the threshold 0.5, the more likely class"
     assert threshold in how_good and threshold in " ".join(first_sentence(metrics).split())  # in the terminal too
     n = np.bincount(p.labels)
-    assert whom.startswith(f"It was evaluated on 120 images of 30 patients ({n[0]} c0 , {n[1]} c1 ), and whether")
+    assert whom.startswith(f"It was evaluated on 120 images of 30 patients (c0 : {n[0]}, c1 : {n[1]}), and whether")
     assert never.startswith("Do not use it for diagnosis or treatment")
 
     text, metrics = page(tmp_path / "three", draw("three classes"))
@@ -368,7 +377,7 @@ def test_a_model_that_says_one_thing_is_told(tmp_path: Path) -> None:
 
 def test_the_reasons_of_missing_intervals_are_grouped_and_cut(tmp_path: Path) -> None:
     p = draw("a thousand classes")
-    text, metrics = page(tmp_path, p)
+    text, metrics = page(tmp_path, p, resamples=2)
     assert len(metrics["undefined"]) > 1000 and text.count("there is no image of class") <= 11 + 1
     assert "more, in metrics.json" in text and max(map(len, metrics["notes"])) < 400
     assert "1,000 classes" in text
@@ -439,6 +448,9 @@ def test_a_range_of_a_number_with_few_images_is_shown_as_not_evaluated(tmp_path:
     ages = np.r_[np.repeat([10.0, 20.0, 30.0], 30), [90.0] * 6]
     raw = np.stack([(ages + rng.normal(0, 3, 96) - 50) / 10, np.zeros(96)], axis=1).astype(np.float32)
     p = NumberPredictions(("age",), tuple(map(str, range(96))), None, ages, raw, target=target)
+    few = write_report(tmp_path / "few", replace(p.take(np.arange(15)), labels=np.arange(15.0))).error_by_range
+    told = (tmp_path / "few" / "report.html").read_text()
+    assert few is not None and few.strata == [] and few.reason and f"Not evaluated: {few.reason}" in told
     found = write_report(tmp_path / "r", p).error_by_range
     assert found is not None and (shown := [one.name for one in found.strata if not one.overall])
     page = (tmp_path / "r" / "report.html").read_text()

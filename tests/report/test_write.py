@@ -21,6 +21,7 @@ from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.chapters import plots
 from vitmed.report.plots.drawing import Drawn, text_alternative
+from vitmed.report.results import Results
 
 KEPT = {"dpi", "jfif", "jfif_version", "jfif_unit", "jfif_density"}  # in the head of a picture on the page
 NOTHING_TO_SHOW = {"flow"}  # of predictions alone
@@ -66,10 +67,13 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
+    """The folder of a report with all figures, of classes with hostile names, and what metrics.json holds."""
+    place = tmp_path_factory.mktemp("complete")
     metrics = write_report(
-        tmp_path / "test",
-        draw(),
+        place / "test",
+        draw(("<script>alert(1)</script>", "--> ]]> &amp;")),
         title="Cells & <more>",
         facts=FACTS,
         read=read,
@@ -77,18 +81,23 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
         config=EvaluateConfig(resamples=50, subgroups=["ward"]),
         notes=["Split by image: likely optimistic."],
     )
-    names = {path.name for path in (tmp_path / "test").iterdir()}
+    return place / "test", metrics
+
+
+def test_the_folder_is_complete_and_self_contained(complete: tuple[Path, Results]) -> None:
+    folder, metrics = complete
+    names = {path.name for path in folder.iterdir()}
     figures = ({*plots(), "training_curves"} - NOTHING_TO_SHOW) & {Path(name).stem for name in names}
     assert figures >= {"confusion_matrix", "roc", "precision_recall", "errors", "grid", "training_curves"}
     files = {f"{name}.{suffix}" for name in figures for suffix in ("png", "svg")}
     assert names == {"predictions.csv", "metrics.json", "report.html", "label_issues.csv", "methods.md"} | files
-    assert json.loads((tmp_path / "test" / "metrics.json").read_text()) == metrics.to_dict()
+    assert json.loads((folder / "metrics.json").read_text()) == metrics.to_dict()
     assert metrics["notes"] == [
         "Split by image: likely optimistic.",
         "1 image could not be read; only those that could are counted.",
     ]
 
-    html = (tmp_path / "test" / "report.html").read_text()
+    html = (folder / "report.html").read_text()
     page = Page(html)
     assert page.open == []
     assert {tag for tag, _ in page.tags}.isdisjoint({"link", "iframe", "object", "form", "base"})
@@ -106,7 +115,7 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
             with Image.open(io.BytesIO(base64.b64decode(data))) as picture:
                 picture.load()
                 assert not picture.getexif() and set(picture.info) <= KEPT
-    for secret in ("MUELLER", "PATIENT", "BROKEN", "ward7", str(tmp_path), ".png"):
+    for secret in ("MUELLER", "PATIENT", "BROKEN", "ward7", str(folder.parent), ".png"):
         assert secret not in html
     assert "Cells &amp; &lt;more&gt;" in html and "&lt;script&gt;" in html
     assert "Split by image: likely optimistic." in html
@@ -148,15 +157,8 @@ def test_without_labels_nothing_is_written(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
-def test_figures_as_svg_hold_no_script_and_no_name(tmp_path: Path) -> None:
-    write_report(
-        tmp_path,
-        draw(("<script>alert(1)</script>", "--> ]]> &amp;")),
-        title="t",
-        read=read,
-        config=EvaluateConfig(resamples=20),
-    )
-    files = list(tmp_path.glob("*.svg"))
+def test_figures_as_svg_hold_no_script_and_no_name(complete: tuple[Path, Results]) -> None:
+    files = list(complete[0].glob("*.svg"))
     assert len(files) > 5
     for file in files:
         root = ElementTree.parse(file).getroot()

@@ -15,7 +15,7 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import pick_precision
-from vitmed.training.losses import objective_of, start_balanced
+from vitmed.training.losses import Objective, objective_of, start_balanced
 
 COUNTS = np.array([[60, 2, 1], [30, 4, 0], [10, 5, 3]])  # images of each shade (row) and class: 100, 11 and 4
 
@@ -41,15 +41,18 @@ def shades(every: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def loss_of_shades(model: torch.nn.Module, balance: str, every: np.ndarray = COUNTS) -> Callable[[], torch.Tensor]:
-    """The loss of a batch with these images, in training on `COUNTS`."""
+def objective_of_shades(balance: str) -> Objective:
+    """What training on `COUNTS` minimises."""
     asked = load_config(None, {"train.balance": balance, "train.smoothing": 0.0})
     samples = [Sample("", int(label), None) for label in shades(COUNTS)[1]]
-    data = Images(Path(), samples, Preprocessing(16, 3, "pad", "half"))
-    batch, labels = shades(every)
-    cpu = torch.device("cpu")
-    objective = objective_of(data, 3, asked, pick_precision("fp32", cpu), cpu)
-    prepared = objective.prepare(batch, labels)
+    data, cpu = Images(Path(), samples, Preprocessing(16, 3, "pad", "half")), torch.device("cpu")
+    return objective_of(data, 3, asked, pick_precision("fp32", cpu), cpu)
+
+
+def loss_of_shades(model: torch.nn.Module, balance: str, every: np.ndarray = COUNTS) -> Callable[[], torch.Tensor]:
+    """The loss of a batch with these images, in training on `COUNTS`."""
+    objective = objective_of_shades(balance)
+    prepared = objective.prepare(*shades(every))
     return lambda: objective.part(model, prepared)
 
 
@@ -92,6 +95,20 @@ def test_a_balanced_loss_is_that_of_shifted_logits(balance: str) -> None:
     by_hand.backward()
     assert found.item() == pytest.approx(by_hand.item(), rel=1e-5)
     torch.testing.assert_close(gradient, model.head.weight.grad)
+
+
+@pytest.mark.parametrize("balance", ["none", "adjust", "loss"])
+def test_the_mean_over_the_batches_of_an_epoch_is_the_loss_of_all_images(balance: str) -> None:
+    """However the classes fall into batches: here 5 of 23 images, some of one class. Divided by the weights of its own
+    images, as PyTorch does, a batch with a rare image would give this image less than the others."""
+    torch.manual_seed(0)
+    model, (batch, labels) = Shades(), shades(COUNTS)
+    order = labels.argsort(stable=True)
+    whole, objective = loss_of_shades(model, balance)(), objective_of_shades(balance)
+    parts = [objective.prepare(batch[rows], labels[rows]) for rows in order.chunk(5)]
+    assert [len(part.targets) for part in parts] == [23] * 5
+    mean = torch.stack([objective.part(model, part) for part in parts]).mean()
+    assert mean.item() == pytest.approx(whole.item(), rel=1e-6)
 
 
 def test_logit_adjustment_is_cross_entropy_on_logits_with_the_log_frequencies_added() -> None:

@@ -31,7 +31,8 @@ from vitmed.data.loading import EpochBatches, Images
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
-from vitmed.training import environment, processes
+from vitmed.studies import one_run
+from vitmed.training import processes
 from vitmed.training import run as runs
 from vitmed.training.early_stopping import validate
 from vitmed.training.finetune import Finetune
@@ -387,8 +388,8 @@ def test_a_rank_with_other_images_is_refused(data: Path, tmp_path: Path) -> None
 @pytest.mark.slow
 @forks
 def test_a_rank_with_other_versions_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = environment.versions
+    real = one_run.versions
     other = lambda: real() | ({"torch": "1.0"} if os.environ["RANK"] == "1" else {})  # noqa: E731
-    monkeypatch.setattr(environment, "versions", other)
+    monkeypatch.setattr(one_run, "versions", other)
     found = on_ranks(2, trainer(data, tmp_path, "run"))
     assert found[0] == (UsageError, f"rank 1: has torch 1.0, rank 0 has torch {real()['torch']}")

@@ -65,6 +65,15 @@ def test_binary_loss_is_the_mean_log_loss_of_the_known_labels() -> None:
     assert lost(LOGITS, FINDINGS, Config(), parts=2) == pytest.approx(expected, rel=1e-6)
 
 
+def test_batches_of_findings_add_up_however_many_labels_each_knows() -> None:
+    """The mean over two batches, of 5 and of 2 known labels, is that of all; a mean of means would not be."""
+    batch = torch.zeros(2, 4, 4, 3, dtype=torch.uint8)
+    objective = objective_of(FINDINGS, 3, Config(), FP32, torch.device("cpu"))
+    rows = slice(0, 2), slice(2, 4)
+    parts = [objective.part(Fixed(LOGITS[r]), objective.prepare(batch, FINDINGS.targets[r])) for r in rows]
+    assert float(sum(parts)) / 2 == pytest.approx(lost(LOGITS, FINDINGS, Config()), rel=1e-6)
+
+
 def test_an_unknown_label_gives_no_gradient() -> None:
     network = Fixed(LOGITS.clone())
     batch = torch.zeros(4, 4, 4, 3, dtype=torch.uint8)

@@ -26,16 +26,15 @@ from vitmed.core.messages import say, warn
 from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, grouped, listed, one_spelling, quoted
 from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
-from vitmed.data.image_cache import ImageCache
+from vitmed.data.image_cache import ImageCache, scan
 from vitmed.data.label_kinds import LabelRequest, grade_order, number_in, plain_grade
 from vitmed.data.listing import list_by_table
 from vitmed.data.patient_names import Guess, group_word
 from vitmed.data.patients import BY_ID, DICOM, NO_ID, find_patients, groups_of, patients_of_dicom, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits
-from vitmed.data.scan import scan
 from vitmed.decisions.targets import refuse_idle
+from vitmed.imaging.augmentation import mirrored_pair
 from vitmed.imaging.choose_window import choose_window
-from vitmed.imaging.exact_views import mirrored_pair
 from vitmed.imaging.file_record import FileRecord
 
 NO_CLASS = re.compile(  # names of folders that divide a data set otherwise: fold1 and fold2, or images/ and masks/
@@ -45,27 +44,27 @@ MASK = re.compile(r"(?i)[ _-](?:mask|seg|segmentation|gt|ground[ _-]?truth|annot
 LONG_WORD = 5  # letters; shorter names, such as a and b, differ by one letter on purpose
 
 
-@dataclass(frozen=True)
+@dataclass
 class FolderContents:
-    """The layout of a folder. All paths are relative to its root, with forward slashes."""
+    """The layout of a folder. All paths are relative to its root, with forward slashes, and sorted."""
 
-    base: str  # where the classes or splits begin: "" or "malaria/"
-    files: tuple[str, ...]  # every image file, sorted
-    places: tuple[Place, ...]  # split and class of each
-    folders: dict[str | None, tuple[str, ...]]  # class folders of each split (None: no splits), also empty ones
-    splits: dict[str, tuple[str, ...]]  # split name -> its folders
-    rubbish: tuple[str, ...] = ()  # left behind by the operating system (Thumbs.db, .DS_Store, ._x.png)
+    base: str = ""  # where the classes or splits begin: "" or "malaria/"
+    every: list[str] = field(default_factory=list)  # all image files
+    files: list[str] = field(default_factory=list)  # those that training would see
+    places: list[Place] = field(default_factory=list)  # split and class of each of `files`
+    folders: dict[str | None, list[str]] = field(default_factory=dict)  # class folders of each split (None: no splits)
+    splits: dict[str, list[str]] = field(default_factory=dict)  # split name -> its folders
+    rubbish: list[str] = field(default_factory=list)  # of the operating system (Thumbs.db, .DS_Store, ._x.png)
     others: dict[str, int] = field(default_factory=dict)  # suffix -> number of files that vitmed does not read
-    outside: tuple[str, ...] = ()  # image files beside the split folders, which training ignores
+    outside: list[str] = field(default_factory=list)  # image files beside the split folders, which training ignores
     copies: dict[str, int] = field(default_factory=dict)  # folder with the classes again -> its images, not in `files`
     unreadable: dict[str, str] = field(default_factory=dict)  # folder -> reason
     read: Splits | None = None  # `ALL` files with their labels, where they do not come from folders
-    every: tuple[str, ...] = ()  # `files` and all others
 
 
 def read_contents(root: Path) -> FolderContents:
     """Walk the folder once. Links are followed, but never in a circle."""
-    files, rubbish, others, unreadable = list[str](), list[str](), Counter[str](), dict[str, str]()
+    found, others = FolderContents(), Counter[str]()
     below: dict[str, list[str]] = {}  # folder with a final slash -> names of the folders in it
     stack: list[tuple[str, frozenset[str]]] = [("", frozenset())]
     while stack:
@@ -74,76 +73,57 @@ def read_contents(root: Path) -> FolderContents:
         try:
             inside = list_folder(os.path.join(root, prefix), followed)  # noqa: PTH118
         except OSError as error:
-            unreadable[prefix.rstrip("/")] = error.strerror or str(error)
+            found.unreadable[prefix.rstrip("/")] = error.strerror or str(error)
             continue
         below[prefix] = sorted(inside.folders)
-        files += [prefix + name for name in inside.images]
-        rubbish += [prefix + name for name in inside.rubbish]
+        found.every += [prefix + name for name in inside.images]
+        found.rubbish += [prefix + name for name in inside.rubbish]
         others.update(os.path.splitext(name.lower())[1] or "no suffix" for name in inside.others)  # noqa: PTH122
         stack += [(f"{prefix}{name}/", links) for name, links in inside.folders.items()]
-    files.sort()
-    base = _base(below, {path.rpartition("/")[0] for path in files})
+    found.every.sort()
+    found.rubbish.sort()
+    found.others = dict(others.most_common())
+    loose, base, down = {path.rpartition("/")[0] for path in found.every}, "", ""
+    while len(below.get(down, [])) == 1 and down.rstrip("/") not in loose:  # a folder of one folder, down to several
+        if split_of(below[down][0]):
+            break
+        down += f"{below[down][0]}/"
+        base = down if len(below.get(down, [])) > 1 else base
     top = below.get(base, [])
-    splits = {s: found for s in SPLITS if (found := tuple(base + name for name in top if split_of(name) == s))}
+    splits = {split: names for split in SPLITS if (names := [base + name for name in top if split_of(name) == split])}
     starts: dict[str, str | None] = {f"{f}/": split for split, names in splits.items() for f in names} or {base: None}
-    copies = dict[str, int]()  # class folders that hold two or more folders named as their siblings, or as splits
-    for begin in starts:
+    found.base, found.splits = base, splits
+    for begin in starts:  # copies: class folders that hold two or more folders named as their siblings, or as splits
         for name in below.get(begin, []):
             inner = below.get(f"{begin}{name}/", [])
             again = set(inner) & set(below[begin]) - {name}
             if len(again) >= 2 or sum(split_of(other) is not None for other in inner) >= 2:
-                copies[begin + name] = 0
-    kept, places, outside = [], [], []
-    for path in files:
+                found.copies[begin + name] = 0
+    for path in found.every:
         start = next((s for s in starts if path.startswith(s)), None)
-        copy = next((c for c in copies if path.startswith(f"{c}/")), None)
+        copy = next((c for c in found.copies if path.startswith(f"{c}/")), None)
         if start is None:
-            outside.append(path)
+            found.outside.append(path)
         elif copy is not None:
-            copies[copy] += 1
+            found.copies[copy] += 1
         else:
             label, slash, _ = path[len(start) :].partition("/")
-            kept.append(path)
-            places.append(Place(starts[start], label if slash else None))
-    folders: dict[str | None, tuple[str, ...]] = {}
-    for begin, of_split in starts.items():
-        own = [name for name in below.get(begin, []) if begin + name not in copies]
-        folders[of_split] = (*folders.get(of_split, ()), *own)
-    return FolderContents(
-        base,
-        tuple(kept),
-        tuple(places),
-        folders,
-        splits,
-        tuple(sorted(rubbish)),
-        dict(others.most_common()),
-        tuple(outside),
-        copies,
-        unreadable,
-        every=tuple(files),
-    )
+            found.files.append(path)
+            found.places.append(Place(starts[start], label if slash else None))
+    for begin, of_split in starts.items():  # also empty ones
+        own = [name for name in below.get(begin, []) if begin + name not in found.copies]
+        found.folders.setdefault(of_split, []).extend(own)
+    return found
 
 
 def named_in_table(contents: FolderContents, table: Splits) -> FolderContents:
     """The images that a table names, wherever they lie, with its classes and splits instead of those of the folders."""
     rows = sorted(((split, s) for split, part in table.samples.items() for s in part), key=lambda row: row[1].path)
-    places = tuple(Place(None if split == ALL else split, table.strata[s.label]) for split, s in rows)
-    folders = {split: tuple(sorted({name or "" for name in labels})) for split, labels in grouped(places).items()}
-    samples = tuple(sample for *_, sample in rows)
-    read, files = replace(table, samples={ALL: samples}), tuple(sample.path for sample in samples)
+    places = [Place(None if split == ALL else split, table.strata[s.label]) for split, s in rows]
+    folders = {split: sorted({name or "" for name in labels}) for split, labels in grouped(places).items()}
+    read, files = replace(table, samples={ALL: tuple(s for _, s in rows)}), [s.path for _, s in rows]
     named = replace(contents, base="", files=files, places=places, folders=folders, read=read)
-    return replace(named, splits={}, outside=(), copies={})
-
-
-def _base(below: dict[str, list[str]], loose: set[str]) -> str:
-    """Descend through folders that contain a single folder, to one of folders: root/malaria/<class>/ begins there."""
-    base = inner = ""
-    while len(below.get(inner, [])) == 1 and inner.rstrip("/") not in loose:
-        if split_of(below[inner][0]):
-            break
-        inner += f"{below[inner][0]}/"
-        base = inner if len(below.get(inner, [])) > 1 else base
-    return base
+    return replace(named, splits={}, outside=[], copies={})
 
 
 def folder_problems(contents: FolderContents) -> Iterator[Problem]:
@@ -327,8 +307,8 @@ def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
     if data.labels is not None:
         contents = named_in_table(contents, list_by_table(root, Path(data.labels), request, every=contents.every))
     if data.resplit:
-        names = tuple(sorted({name for of_split in contents.folders.values() for name in of_split}))
-        places = tuple(place._replace(split=None) for place in contents.places)
+        names = sorted({name for of_split in contents.folders.values() for name in of_split})
+        places = [place._replace(split=None) for place in contents.places]
         contents = replace(contents, places=places, folders={None: names}, splits={})
     problems = in_order(folder_problems(contents))
     error = next((problem for problem in problems if problem.severity == "error"), None)

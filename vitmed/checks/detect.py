@@ -131,6 +131,7 @@ def run_checks(
     findings = read.classes if read is not None and kind == "findings" else ("",)
     with bar("looking for copies", unit="steps"):
         exact_copies, near_copies = find_copies([image.record for image in images])
+    exact_copies = [group for group in exact_copies if not images[group[0]].record.kind]  # those that can be read
     copies = {"exact": _sort_copies(images, exact_copies), "near": _sort_copies(images, near_copies, near=True)}
     shortcuts: list[tuple[str | None, Shortcut]] = []
     with bar("looking for shortcuts", unit="steps"):
@@ -156,6 +157,8 @@ def run_checks(
             tested = len({i for group in sets for i in group if images[i].split == "test"})
             if tested and code == "copies_across_splits":
                 text += f", {tested:,} of {counted(sum(image.split == 'test' for image in images), 'test image')}"
+            elif code == "copies" and not prefix:
+                text += f", {sum(map(len, sets)) - len(sets):,} too many"
             copied.append(make(prefix + code, text, named))
     problems = [
         *_file_problems(images),

@@ -15,12 +15,11 @@ from vitmed.core.run_folder import PREDICTIONS
 from vitmed.core.text import counted, counted_doing, listed, one_spelling
 from vitmed.data.duplicates import fingerprints, near_any
 from vitmed.data.folders import class_names, split_folders
-from vitmed.data.image_cache import ImageCache
+from vitmed.data.image_cache import ImageCache, hash_files, scan
 from vitmed.data.label_kinds import LabelRequest
 from vitmed.data.listing import further_columns, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import ALL, Sample, Splits, labelled_by, targets_in
-from vitmed.data.scan import hash_files, scan
 from vitmed.data.thread_batches import check_readable
 from vitmed.imaging.choose_window import lost_outside
 from vitmed.imaging.decode import read_header

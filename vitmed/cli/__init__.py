@@ -1,13 +1,11 @@
 """The command line: parse, call one command, print, exit code. No logic.
 
-app       the list of commands, and `vitmed --help`
-commands  every command: the function that it calls, and what it prints; imported only when one is used
-entry     `main`: errors become messages and exit codes; `Stream`: stdout and stderr that may be closed, full or ASCII
-options   a command from the signature of a Python function, and --help in panels
+commands  every command: its options, the function that it calls, and what it prints; imported only when one is used
+entry     the list of commands; `main`: errors become messages and exit codes; `Stream`: stdout and stderr that may be
+          closed, full or ASCII
 terminal  progress bars, tables and JSON
 """
 
-from vitmed.cli.app import app
-from vitmed.cli.entry import main
+from vitmed.cli.entry import app, main
 
 __all__ = ["app", "main"]

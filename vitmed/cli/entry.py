@@ -1,9 +1,9 @@
-"""Run the command line and end with an exit code; a stdout or stderr that is closed, full or ASCII ends no command."""
+"""The list of commands, and `vitmed --help`; run the command line and end with an exit code. A stdout or stderr that is
+closed, full or ASCII ends no command. The commands themselves are imported only when one is used."""
 
 import atexit
 import contextlib
 import errno
-import functools
 import gc
 import io
 import itertools
@@ -14,20 +14,107 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
-from vitmed.cli.app import app
-from vitmed.cli.terminal import STARTED
+from vitmed.cli.terminal import STARTED, TYPER
 from vitmed.core import errors
 from vitmed.core.errors import VitmedError
 from vitmed.core.files import is_full
 from vitmed.core.process import ANSWERING, end_with_driver, handling, is_rank, once, tune_process
-from vitmed.core.text import visible
+from vitmed.core.text import NOTICE, visible
 from vitmed.core.upgrade import OldNameWarning, gone
+
+
+class Commands(TyperGroup):
+    """The commands of `COMMANDS`. `vitmed --help` imports none of them."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.commands: dict[str, Any] = {name: None for commands in COMMANDS.values() for name in commands}
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in self.commands and self.commands[cmd_name] is None:
+            from vitmed.cli.commands import APPS
+
+            self.commands[cmd_name] = typer.main.get_command(APPS[cmd_name])
+        return self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for heading, commands in COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:11}", text) for name, text in commands.items()])
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Train Vision Transformers on folders of medical images, from scratch or from public weights, and evaluate "
+    f"them. {NOTICE}",
+    epilog="`vitmed COMMAND --help` lists the options of a command.",
+    **TYPER | {"add_completion": True},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from vitmed import __version__
+
+        typer.echo(f"vitmed {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+# Heading of `vitmed --help` -> command -> what it does.
+COMMANDS = {
+    "Train": {
+        "train": "Train on a folder of labelled images and evaluate the result.",
+        "check": "Report what is wrong with a folder of images.",
+        "plan": "Show the settings that train would use, why, and how long it takes.",
+        "probe": "Evaluate a baseline that trains no network.",
+        "pretrain": "Pretrain on images without labels.",
+        "demo": "Train and evaluate on drawn images, in a minute.",
+    },
+    "Train many": {
+        "auto": "Find the best model that a time allows.",
+        "cross-validate": "Train and test on folds by patient, and pool the results.",
+        "ensemble": "Join folds or runs into one model.",
+        "tune": "Search for better settings, and test the winner once.",
+        "runs": "List runs with their metric, time and state.",
+        "diff": "Report what differs between two runs.",
+    },
+    "Use and evaluate": {
+        "predict": "Predict the labels of images.",
+        "merge": "Join the parts of predict --output to one table.",
+        "evaluate": "Evaluate a checkpoint on labelled images and write the report.",
+        "compare": "Compare models on the same images.",
+        "sample-size": "Report how many images and patients an evaluation needs.",
+        "explain": "Draw where the network looked.",
+        "stress": "Evaluate a checkpoint on blurred, noisy or recoloured images.",
+    },
+    "Take a model out": {
+        "export": "Write a model as a file or folder that other programs run.",
+        "bundle": "Write a model and its programs for a machine without a network.",
+        "serve": "Answer images over HTTP and on a page.",
+        "monitor": "Report whether a model at work has drifted.",
+    },
+    "Data, weights and models": {
+        "data": "List, fetch and import public data sets.",
+        "weights": "List, fetch and find public weights.",
+        "summary": "Print the layers of a model.",
+    },
+}
 
 # Errors of a place that was named, such as a folder of somebody else, and no bugs.
 OF_PLACES = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EIO, errno.ESTALE)
@@ -50,7 +137,10 @@ def main(args: list[str] | None = None) -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
     out, err = Stream(sys.stdout), Stream(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(), _signals():
-        warnings.showwarning = functools.partial(_show_warning, warnings.showwarning)
+        others = warnings.showwarning
+        warnings.showwarning = lambda message, category, *where: (  # old names in files: without the place in the code
+            _stderr(f"note: {message}") if category is OldNameWarning else others(message, category, *where)
+        )
         error = _error_of(given)
         out.flush()
         if error is None and out.broken is not None and not isinstance(out.broken, BrokenPipeError):
@@ -80,14 +170,6 @@ def _signals() -> contextlib.AbstractContextManager[None]:
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     interrupt = once(signal.default_int_handler)
     return handling({n: interrupt for n in numbers if signal.getsignal(n) is signal.SIG_DFL})  # else under nohup
-
-
-def _show_warning(others: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any) -> None:
-    """Show warnings about old names in files as plain lines, without the place in the code."""
-    if category is OldNameWarning:
-        _stderr(f"note: {message}")
-    else:
-        others(message, category, *where)
 
 
 def _run(args: list[str]) -> None:

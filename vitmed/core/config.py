@@ -307,8 +307,8 @@ class LoopConfig(Section):
     accumulate: int = setting(1, "Batches per optimiser step; effective batch = batch_size x accumulate.", Flag(), ge=1)
     micro_batch: int | Literal["auto"] | None = optional(
         "Images of a batch that are computed at once, or auto: as many as fit the memory. null: the whole batch. It "
-        "changes no result but rounding and, with a convolutional stem, the batch statistics, which are those of the "
-        "images computed at once. Memory that runs out lowers it.",
+        "changes no result but rounding, the masks of dropout and drop path, and, with a convolutional stem, the batch "
+        "statistics, which are those of the images computed at once. Memory that runs out lowers it.",
         Flag(metavar="N|auto", text=True),
     )
     grad_checkpointing: bool = setting(

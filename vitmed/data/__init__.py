@@ -8,9 +8,8 @@ tables              tables matched with images
 label_kinds         the kinds of labels: what you ask of them, what was read; grades, a number with its ranges, findings
 patients            the patient of each image: by expression, table, DICOM PatientID; notes on patients and splits
 patient_names       what groups are called; guesses of patients and of augmented copies from file names
-scan                every file hashed and decoded once: `Scan`; identical images
 duplicates          copies: identical and nearly identical
-image_cache         hashes, records and squares of earlier scans, by content and decoder versions
+image_cache         every file hashed and decoded once: `Scan`, and what earlier scans found; identical images
 loading             the scan of a run, where its squares are kept, and samples to batches
 thread_batches      work on many files in threads
 convert             files of public sets (MedMNIST, CIFAR, MNIST) and archives, unpacked safely, as a folder of images

@@ -27,9 +27,8 @@ from vitmed.core.errors import DataError
 from vitmed.core.messages import bar, say, show, warn
 from vitmed.core.process import cores
 from vitmed.core.text import counted, lines_of
-from vitmed.data.image_cache import ImageCache, Squares, pixel_folder
+from vitmed.data.image_cache import ImageCache, Scan, Squares, decoded_text, pixel_folder
 from vitmed.data.samples import Sample, Splits, labels_in
-from vitmed.data.scan import Scan, decoded_text
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing

@@ -23,10 +23,9 @@ from vitmed.core.messages import bar, say, warn
 from vitmed.core.text import counted, counted_doing, lines_of, one_spelling, quoted, visible
 from vitmed.data.duplicates import find_copies
 from vitmed.data.folders import tables_in
-from vitmed.data.image_cache import ImageCache
+from vitmed.data.image_cache import ImageCache, scan
 from vitmed.data.patient_names import AS_ORIGINALS, Guess, guess_copies, guess_patients, known_by_column
 from vitmed.data.samples import Splits
-from vitmed.data.scan import scan
 from vitmed.data.tables import PATH_NAMES, read_table
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import decode

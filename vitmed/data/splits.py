@@ -21,12 +21,11 @@ from vitmed.core.process import NO_WARNINGS
 from vitmed.core.text import counted, counted_doing, lines_of, listed, one_spelling, quoted
 from vitmed.core.text_files import BLANKS
 from vitmed.data.folders import SPLITS, image_names, split_folders, split_of
-from vitmed.data.image_cache import ImageCache
+from vitmed.data.image_cache import ImageCache, first_copies
 from vitmed.data.label_kinds import number_in
 from vitmed.data.listing import list_images, with_findings
 from vitmed.data.patients import KnownPatients, find_patients
 from vitmed.data.samples import ALL, Sample, Splits, by_split, labels_in, targets_in
-from vitmed.data.scan import first_copies
 
 Samples = tuple[Sample, ...]
 LABELS = ("labels", "folds", "resplit", "sites", "hold_out", "split_column", "findings", "target", "uncertain", "unit")

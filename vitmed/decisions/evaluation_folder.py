@@ -274,7 +274,7 @@ def by_fold(folds: Folds | None) -> bool:
 def fold_notes(folds: Folds) -> list[str]:
     """What must be known before the pooled numbers are believed."""
     notes = [
-        f"Pooled over {len(folds.each)} models, one for each fold; no model has seen its test images.",
+        f"Pooled over {len(folds.each)} models, one for each fold; no file of its test was in its training.",
         "The intervals of the pooled numbers describe chance among the tested patients or images. The spread over "
         "folds (±, one standard deviation) describes how models and their tests differ.",
     ]

@@ -12,7 +12,6 @@ last digit of one.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from pydantic import ConfigDict
@@ -335,17 +334,17 @@ def report_points(
         ways[operating.chosen] = predictions.predicted
         if len(ways) == 1:
             return None
-        decisions = {key: (dict[str, Any](threshold=None, asked=None, why=""), ways[key]) for key in ways}
+        decisions = {key: (LIKELIEST, called) for key, called in ways.items()}
     else:
         scores = predictions.probabilities[:, positive]
         decisions = {
-            key: (dict(point), np.where(is_called(scores, point.threshold), positive, 1 - positive))
+            key: (point, np.where(is_called(scores, point.threshold), positive, 1 - positive))
             for key, point in operating.points.items()
         }
     points = dict[str, OperatingPoint]()
     for key, (point, called) in decisions.items():
-        reached = None if point["why"] else reached_by(predictions, called, operating.costs, config)
-        points[key] = OperatingPoint(title=TITLES[key], **point, reached=reached)
+        reached = None if point.why else reached_by(predictions, called, operating.costs, config)
+        points[key] = OperatingPoint(title=TITLES[key], **dict(point), reached=reached)
     threshold, notes = None if positive is None else predictions.threshold, list(operating.notes)
     return OperatingPoints(positive=name, chosen=operating.chosen, threshold=threshold, points=points, notes=notes)
 

@@ -128,6 +128,7 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
         shown = sorted(np.argsort(-np.bincount(labels, minlength=classes), kind="stable")[:CLASSES].tolist())
     else:
         scores, events, shown = chances[:, positive], labels == positive, [positive]
+    scores = scores.round(6)  # 1e-14 and 1e-13 are one probability: they stay in one bin, apart from 1
     prepared = PreparedPredictions(predictions)
     undefined, numbers = dict[str, str](), dict[str, Any](prepared.mean_losses, brier_skill=_brier_skill(prepared))
     if numbers["brier_skill"].value is None:

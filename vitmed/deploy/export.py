@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, GateError, UsageError
 from vitmed.core.files import whole_file, whole_folder, write_json, write_text
-from vitmed.core.messages import Silent, bar, listening, say, warn
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.text import counted, counted_doing, first_line, quoted
 from vitmed.data.samples import Sample, labelled_by
 from vitmed.decisions.out_of_distribution import scores_of
@@ -75,8 +75,7 @@ def checkpoint_outputs(saved: SavedModel, root: Path) -> tuple[list[Sample], Out
     known = saved.splits.samples["val"] or saved.splits.samples["train"]  # joined folds have no validation
     samples = [known[row] for row in np.linspace(0, len(known) - 1, min(len(known), MOST)).round().astype(np.int64)]
     with bar("comparing: checkpoint") as advance:
-        with listening(Silent()):
-            network = open_network(saved, saved.policy, "cpu", "fp32")
+        network = open_network(saved, saved.policy, "cpu", "fp32")
         outputs = network.outputs(lambda i: saved.preprocessing.read(root / samples[i].path), len(samples), advance)
     if lost := [*outputs.problems.values()]:
         problem = f"{lost[0]}; {len(lost):,} of {counted(len(samples), 'validation image')} cannot be read"

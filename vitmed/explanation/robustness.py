@@ -41,9 +41,9 @@ from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import RESAMPLING, Preprocessing
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import SavedModel
-from vitmed.metrics.estimates import FEW_GROUPS, Estimate, estimate, value_text
+from vitmed.metrics.estimates import FEW_GROUPS, Estimate, Numbers, estimate, value_text
 from vitmed.metrics.intervals import jackknife_interval
-from vitmed.metrics.predictions import Predictions, known_labels, positive_index, target_of
+from vitmed.metrics.predictions import Predictions, known_labels, target_of
 
 SIDE = 224  # px: the image side for the lengths in the table, which scale with the image
 HED = np.array([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])  # Ruifrok & Johnston 2001: rows H, E, DAB
@@ -188,29 +188,25 @@ def measure_robustness(
     """Compare clean images with the same at strengths 1 to 5, by key in `CORRUPTIONS`. `target` says what the labels
     are; None: what the predictions say, not grades. Raises DataError for predictions without labels."""
     target = target_of(clean) if target is None else target
-    units, kind = clean.units, TARGETS[target.kind]
-    number, guess = kind.stress[0], kind.guess(clean)
-    positive = positive_index(clean)
+    kind = TARGETS[target.kind]
+    number, guess, numbers = kind.stress[0], kind.guess(clean), kind.numbers.evaluate(clean)
+    same = ("n", "n_groups", "resampling", "level", "classes", "positive_class")
     costs, before = {}, _error(kind, number, clean)
     errors = {key: np.array([_error(kind, number, p) for p in part]) for key, part in corrupted.items()}  # (5, 1 + G)
     for key, part in corrupted.items():
         what, rows, mean = CORRUPTIONS[key], list[Strength](), errors[key].mean(axis=0)
         for i, (value, p, error) in enumerate(zip(what.values, part, errors[key], strict=True), 1):
-            rows.append(Strength(strength=i, value=value, **_numbers(kind, p), lost=_estimate(error - before)))
+            own = _shown(kind, kind.numbers.evaluate(p))
+            rows.append(Strength(strength=i, value=value, **own, lost=_estimate(error - before)))
         about = {"title": what.title, "text": what.text, "source": what.source}
         costs[key] = CorruptionCost(**about, strengths=rows, error=_estimate(mean, 0), lost=_estimate(mean - before))
     error = np.concatenate([*errors.values()]).mean(axis=0) if errors else np.array([np.nan])
     result = Robustness(
-        n=len(clean),
-        n_groups=None if clean.groups is None else int(units.max(initial=-1)) + 1,
-        resampling="by image" if clean.groups is None else "by patient",
-        level=0.95,
-        classes=list(clean.classes),
-        positive_class=None if positive is None else clean.classes[positive],
+        **{name: getattr(numbers, name) for name in same},
         target=target,
         number=number,
         guess=guess if np.isfinite(guess) else None,
-        clean=_numbers(kind, clean),
+        clean=_shown(kind, numbers),
         corruptions=costs,
         mean_corruption_error=_estimate(error, 0),
         relative=_estimate(error - before if errors else error),
@@ -221,7 +217,7 @@ def measure_robustness(
             one = clean.kind == "classes" and len(np.unique(known_labels(clean))) < 2
             alike = "all images are of one class" if one else "it is undefined without corruption"
             reasons[name] = alike if result.n else "there are no images"
-    if not units.max(initial=0) > 0:
+    if (result.n if result.n_groups is None else result.n_groups) < 2:
         reasons["intervals"] = f"they need two {'images' if result.n_groups is None else 'patients'} or more"
     higher = ALL_METRICS[number].higher_is_better
     end, least = reached.low if higher else reached.high, result.guess  # the end that is nearer to guessing
@@ -250,9 +246,8 @@ def _estimate(errors: np.ndarray, lowest: float = -np.inf) -> Estimate:
     return estimate(value, max(low, lowest), high, "jackknife")
 
 
-def _numbers(kind: TargetKind, predictions: Predictions) -> dict[str, Estimate]:
-    overall = kind.numbers.evaluate(predictions).overall
-    return {name: overall[name] for name in kind.stress if name in overall}
+def _shown(kind: TargetKind, numbers: Numbers) -> dict[str, Estimate]:
+    return {name: numbers.overall[name] for name in kind.stress if name in numbers.overall}
 
 
 def _verdict(found: Robustness) -> tuple[str | None, str]:

@@ -8,6 +8,5 @@ raw_image      what the readers share: headers, raw images, size limits, colours
 window         how a window maps the values of a raw image to grey levels
 choose_window  the window of a run, chosen from its training images
 preprocessing  decode, window, resize, normalise: the deterministic path
-augmentation   random changes by modality, and `POLICIES` (albumentations)
-exact_views    copies of an image, mirrored and turned, over which a prediction is averaged
+augmentation   random changes by modality, and `POLICIES` (albumentations); copies over which a prediction is averaged
 """

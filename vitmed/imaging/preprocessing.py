@@ -135,10 +135,6 @@ class JointPreprocessing(Preprocessing):
         """(N,) uint8: every reading, flat, in turn."""
         return np.concatenate([how.square(path, pixels).ravel() for how in self.each])
 
-    def fit(self, image: Image.Image) -> np.ndarray:
-        """(N,) uint8: an image of 8 bits, made square in every way."""
-        return np.concatenate([how.fit(image).ravel() for how in self.each])
-
     def drawn(self) -> np.ndarray:
         """(N,) uint8."""
         return np.concatenate([how.drawn().ravel() for how in self.each])

@@ -16,7 +16,7 @@ from vitmed.core.messages import say, warn
 from vitmed.data.loading import Images
 from vitmed.data.thread_batches import Progress, check_readable
 from vitmed.decisions.policy import DecisionPolicy, ReducedPrecision
-from vitmed.imaging.exact_views import views_of
+from vitmed.imaging.augmentation import views_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.saved_model import Network, Outputs, Read, check_finite, run_batches, score_column

@@ -107,16 +107,12 @@ def in_words(row: AtPrevalence) -> str:
 
 
 def _of_100(*shares: float) -> list[str]:
-    """The lower end, the value and the upper end: 25, 99.7 or 0.4, never rounded to 100 or 0, or to one another."""
-
-    def rounded(x: float, least: int) -> str:
-        if x in (0, 100):
-            return f"{x:.0f}"
-        return f"{x:.{next((d for d in range(least, 12) if float(f'{x:.{d}f}') not in (0, 100)), 12)}f}"
-
-    for least in range(5):
-        texts = [rounded(100 * share, least) for share in shares]
-        if texts[0] != texts[-1] or shares[0] == shares[-1]:
+    """The lower end, the value and the upper end, with as many decimals each: 25.1, 99.7 or 0.4, never rounded to 100
+    or 0, or the ends to one another."""
+    for digits in range(13):
+        texts = [f"{100 * share:.{0 if share in (0, 1) else digits}f}" for share in shares]
+        far = all(share in (0, 1) or float(text) not in (0, 100) for text, share in zip(texts, shares, strict=True))
+        if far and (texts[0] != texts[-1] or shares[0] == shares[-1] or digits > 3):
             break
     return texts
 

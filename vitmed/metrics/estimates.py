@@ -116,15 +116,18 @@ class Numbers(Frozen):
 
 
 def decimals(number: Estimate) -> int:
-    """How many decimals a number and its interval are written with: three, or up to five where three mislead. Three
-    mislead where both ends of an interval look the same, a number looks like 0 or 1 and is not, or an end like 0."""
-    value, low, high = number.value, number.low, number.high
-    ends = [abs(end) for end in (low, high) if end is not None]
-    for digits in (3, 4):
-        alike = low is not None and high is not None and low < high and f"{low:.{digits}f}" == f"{high:.{digits}f}"
-        small = value is not None and 0 < abs(value) < 0.1**digits
+    """How many decimals a number and its interval are written with: three, or up to five where three mislead; none from
+    10,000, one from 1,000. Few mislead where two of the three look the same and are not, a number looks like 0 or 1 and
+    is not, or an end like 0. What five decimals do not show counts as 0."""
+    value, ends = number.value, [end for end in (number.low, number.high) if end is not None]
+    shown = [one for one in (*ends, value) if one is not None]
+    largest = max(map(abs, shown), default=0.0)
+    for digits in (0,) * (largest >= 1e4) + (1,) * (largest >= 1e3) + (3, 4):
+        least, texts = 0.1**digits, {f"{one:.{digits}f}" for one in shown}
+        alike = len(ends) == 2 and len(texts) < len({round(one, 5) for one in shown})
+        small = value is not None and 5e-6 <= abs(value) < least
         nearly_1 = value is not None and abs(value) < 1 - 1e-12 and abs(float(f"{value:.{digits}f}")) == 1
-        at_0 = any(5e-6 <= end < 0.5 * 0.1**digits for end in ends)
+        at_0 = any(5e-6 <= abs(end) < 0.5 * least for end in ends)
         if not (alike or small or nearly_1 or at_0):
             return digits
     return 5
@@ -134,7 +137,7 @@ def value_text(number: Estimate, sign: str = "") -> str:
     """`0.912 (0.881 to 0.934)`, the value alone if it has no interval, or `undefined`; with "+" the sign of each."""
     if number.value is None:
         return "undefined"
-    form = f"{sign}z.{decimals(number)}f"
+    form = f"{sign}z,.{decimals(number)}f"
     interval = "" if number.low is None else f" ({number.low:{form}} to {number.high:{form}})"
     return f"{number.value:{form}}{interval}"
 
@@ -212,8 +215,10 @@ def learnt_nothing(found: Numbers) -> list[str]:
         return [f"{how}{', or its threshold is wrong' * (len(found.classes) == 2)}."]
     if "r2" in found.overall:
         r2 = found.overall["r2"].value
-        alike = "one number for all images would be about as good, so the model does not predict it"
-        return [] if r2 is None or r2 > few else [f"R2 is {r2:.3f}: {alike}."]
+        if r2 is None or r2 > few:
+            return []
+        alike = f"would be {'better' if r2 < -few else 'about as good'}, so the model does not predict it"
+        return [f"R2 is {r2:.3f}: one number for all images {alike}."]
     held = [rates for rates in found.per_class.values() if rates.n and rates.sensitivity.value is not None]
     present = sum(rates.n for rates in held)
     hits = round(sum(rates.n * (rates.sensitivity.value or 0.0) for rates in held))

@@ -76,26 +76,16 @@ def readings(
     return np.array(found, dtype=np.int64)
 
 
-def agreement(
-    predictions: Predictions,
-    raters: Sequence[str],
-    ordinal: Sequence[str] = (),
-    resamples: int = 2000,
-    kappa: Estimate | None = None,
-) -> Agreement | None:
+def agreement(predictions: Predictions, config: EvaluateConfig, kappa: Estimate | None = None) -> Agreement | None:
     """Agreement of every two of readers, reference and model, and the error in grades; None if neither is asked for.
-    Raises UsageError for more readers than `MOST`, or a wrong order of grades, DataError for a cell that is no class.
-
-    Args:
-        raters: columns with the classes that readers gave.
-        ordinal: the classes from the lowest grade to the highest; () where they are no grades.
-        kappa: of the model with the reference, if known already; not used for more than two grades.
-    """
+    `kappa` is that of the model with the reference, if known already; not used for more than two grades. Raises
+    UsageError for more readers than `MOST`, or a wrong order of grades, DataError for a cell that is no class."""
+    raters, ordinal = config.raters, config.ordinal
     if not raters and not ordinal:
         return None
     _check_number("--rater", raters)
     grades = grades_of(ordinal, predictions.classes)
-    boot, labels, k = Bootstrap.of(predictions, resamples), known_labels(predictions), len(predictions.classes)
+    boot, labels, k = Bootstrap.of(predictions, config.resamples), known_labels(predictions), len(predictions.classes)
     weights = 1.0 - np.eye(k) if grades is None else (grades[:, None] - grades).astype(np.float64) ** 2  # (K, K)
     classes, paths, positive = predictions.classes, predictions.paths, predictions.positive
     seen = {name: readings(predictions.columns[name], classes, paths, name, positive) for name in raters}
@@ -144,24 +134,14 @@ class ReaderComparison(Frozen):
     fixed_readers: ReaderTest
 
 
-def compare_with_readers(
-    predictions: Predictions,
-    raters: Sequence[str] = (),
-    rater_scores: Sequence[str] = (),
-    ordinal: Sequence[str] = (),
-    resamples: int = 2000,
-) -> list[ReaderComparison] | None:
+def compare_with_readers(predictions: Predictions, config: EvaluateConfig) -> list[ReaderComparison] | None:
     """The model against readers by AUROC (scores) and by sensitivity and specificity (calls); None without readers.
-
-    Args:
-        raters: columns with the classes that readers gave; of more than two classes they are compared by accuracy, and
-            of more than two grades by quadratic kappa too.
-        ordinal: the classes from the lowest grade to the highest; () where they are no grades.
-        rater_scores: columns with numbers, higher where the reader rather thinks of the positive class.
+    Calls of more than two classes are compared by accuracy, and of more than two grades by quadratic kappa too.
 
     Raises:
         UsageError: scores, and not two classes; or too many readers. DataError: a cell is no class or no number.
     """
+    raters, rater_scores, ordinal = config.raters, config.rater_scores, config.ordinal
     labels, positive, comparisons = known_labels(predictions), positive_index(predictions), list[ReaderComparison]()
     if rater_scores:
         _check_number("--rater-score", rater_scores, len(predictions.classes))
@@ -183,7 +163,8 @@ def compare_with_readers(
         answers = np.concatenate([[predictions.predicted], calls])  # (1 + J, S)
         right, everyone = answers == labels, Units(predictions.units)
         if grades is not None and positive is None:
-            boot, costs = Bootstrap.of(predictions, resamples), (grades[:, None] - grades).astype(np.float64) ** 2
+            boot = Bootstrap.of(predictions, config.resamples)
+            costs = (grades[:, None] - grades).astype(np.float64) ** 2
             numbers = [kappa_estimate(labels, answer, costs, boot)[0] for answer in answers]
             areas, n = list[Area](), len(labels)
             for summands in (kappa_summands(labels, answer, costs) for answer in answers):  # leaves each image out
@@ -257,13 +238,10 @@ def _comparison(
     mean, gap = finite(float(np.mean([reader.value for reader in readers]))), float(values.mean())
     tests = dict[str, ReaderTest]()
     for method, over in ((RANDOM, random), (FIXED, fixed)):
-        if np.isfinite(gap) and over.variance > 0:
-            reach, test = tested(gap, over, method)
-            difference, degrees = gap_estimate(gap, reach, test), finite(over.degrees)
-            tests[method] = ReaderTest(difference=difference, statistic=test.statistic, degrees=degrees, p=test.p)
-        else:
-            unknown = estimate(gap, *NONE, method)
-            tests[method] = ReaderTest(difference=unknown, statistic=None, degrees=None, p=None)
+        over = over if over.variance > 0 else Spread(*NONE)  # no image shows how much it varies
+        reach, test = tested(gap, over, method)
+        difference, degrees = gap_estimate(gap, reach, test), finite(over.degrees)
+        tests[method] = ReaderTest(difference=difference, statistic=test.statistic, degrees=degrees, p=test.p)
     return ReaderComparison(
         number=name,
         n=len(model.influence),

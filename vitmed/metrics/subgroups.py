@@ -31,8 +31,8 @@ from vitmed.metrics.predictions_csv import as_number
 FEWEST = 10  # images, and patients, below which a stratum is not evaluated: it may identify someone
 MANY_VALUES = 8  # numbers of more values than this are cut at their quartiles
 MOST = 20  # strata of a column that are reported, the largest
-SHUFFLES = 500
-PAIRS = 2**22  # pairs of patients x classes up to which AUROC is computed by pair
+SHUFFLES, FEWER = 500, 99
+PAIRS = 2**22  # pairs of patients x classes; of more, which take long, there are `FEWER` shuffles
 EMPTY = "not stated"
 OF_CLASSES = ("auroc", "balanced_accuracy", "accuracy", "mcc")
 HEADLINE: dict[type[Prepared], tuple[str, ...]] = {  # the numbers of a stratum
@@ -229,7 +229,7 @@ def _gaps(
     numbers, slow = _comparing(part, atoms, kind)
     dealt = home[None]  # (1 + R, A), the first row as they are
     if len(pairs) == owner.max() + 1:  # each patient is in one stratum
-        shuffles = np.tile(home, (99 if slow else SHUFFLES, 1))
+        shuffles = np.tile(home, (FEWER if slow else SHUFFLES, 1))
         dealt = np.concatenate([dealt, np.random.default_rng(0).permuted(shuffles, axis=1)])
     of_stratum = [numbers((dealt == g).astype(float)) for g in shown]
     values = {name: np.stack([each[name] for each in of_stratum]) for name in of_stratum[0]}  # (G, 1 + R)
@@ -244,8 +244,8 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
     known = np.isfinite(values)
     count = known.sum(axis=0)
     if count[0] < 2:
-        many = f"{FEWEST} of the images that it counts, of {estimates.FEWEST} patients"
-        return Gap(**NO_GAP, metric=name, reason=f"fewer than two strata have {many}")
+        many = f"{FEWEST} images that it counts, from {estimates.FEWEST} patients"
+        return Gap(**NO_GAP, metric=name, reason=f"fewer than two groups have {many}")
     most, least = (strata[int(pick(values[:, 0]))] for pick in (np.nanargmax, np.nanargmin))
     best, worst = (least, most) if name == "mae" else (most, least)
     wide = np.where(known, values, -np.inf).max(axis=0) - np.where(known, values, np.inf).min(axis=0)
@@ -261,8 +261,8 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
 
 def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tuple[Compared, bool]:
     """The numbers that strata are compared by, of the images in some atoms: the images of one patient in one stratum.
-    They are sums over atoms, AUROC over pairs of atoms; by image, which is slow, only where there are too many pairs.
-    NaN where a number is undefined, or made of fewer than `FEWEST` images of a class, or of fewer than 5 patients."""
+    They are sums over atoms, but for AUROC; and whether that takes long. NaN where a number is undefined, or made of
+    fewer than `FEWEST` images of a class, or of fewer than 5 patients."""
     labels = known_labels(predictions)
     if predictions.kind == "number":
         errors, images = np.bincount(atoms, np.abs(predictions.values - labels)), np.bincount(atoms).astype(float)
@@ -274,14 +274,16 @@ def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tup
     cells = atoms * k + labels
     each, held = (np.bincount(of, minlength=size * k).reshape(size, k).astype(float) for of in (cells, cells[right]))
     ranked = [] if k > MANY_CLASSES else [positive] if positive is not None else list(range(k))
-    slow = bool(ranked) and len(ranked) * size**2 > PAIRS
-    wins_of = {} if slow else {c: pair_wins(p[:, c], labels == c, atoms) for c in ranked}
-    ties = {c: np.unique(p[:, c], return_inverse=True)[1] for c in ranked} if slow else {}
+    rankings = []  # of a class the atoms; of the others, by rising probability; how many of these lie below, and up to
+    for c in ranked:
+        own, scores = labels == c, p[:, c]
+        others = np.flatnonzero(~own)[np.argsort(scores[~own], kind="stable")]
+        below, up_to = (np.searchsorted(scores[others], scores[own], end) for end in ("left", "right"))
+        rankings.append((atoms[own], atoms[others], below, up_to))
 
-    def area(part: np.ndarray, c: int) -> float:
-        own = labels[part] == c
-        hits, misses = (np.bincount(ties[c][part[of]], minlength=len(p)) for of in (own, ~own))
-        return float(hits @ (np.cumsum(misses) - misses / 2) / (hits.sum() * misses.sum()))
+    def area(inside: np.ndarray, own: np.ndarray, others: np.ndarray, below: np.ndarray, up_to: np.ndarray) -> float:
+        hits, misses = inside[own], np.append(0, np.cumsum(inside[others], dtype=np.int32))
+        return float((misses[below] + misses[up_to])[hits].sum() / (2 * hits.sum() * misses[-1]))  # a tie counts half
 
     def numbers(inside: np.ndarray) -> dict[str, np.ndarray]:
         support, hits = inside @ each, inside @ held  # (R, K)
@@ -289,14 +291,8 @@ def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tup
         with np.errstate(invalid="ignore", divide="ignore"):
             found = hits / support
             values = {"accuracy": hits.sum(axis=1) / total}
-            if slow:
-                parts = [np.flatnonzero(row) for row in inside[:, atoms]]
-                values["auroc"] = np.mean([[area(part, c) for part in parts] for c in ranked], axis=0)
-            elif wins_of:
-                areas = [
-                    np.einsum("ra,ra->r", inside @ wins, inside) / (support[:, c] * (total - support[:, c]))
-                    for c, wins in wins_of.items()
-                ]
+            if ranked:
+                areas = [[area(row, *ranking) for row in inside > 0] for ranking in rankings]
                 values["auroc"] = np.mean(areas, axis=0)
         if k > MANY_CLASSES:
             return values
@@ -310,22 +306,4 @@ def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tup
             values[name] = np.where(enough[:, c], found[:, c], np.nan)
         return values
 
-    return numbers, slow
-
-
-def pair_wins(scores: np.ndarray, positive: np.ndarray, atoms: np.ndarray) -> np.ndarray:
-    """(A, A) float64: how many pairs of a positive of the row and a negative of the column are in the right order.
-
-    A tie counts half, so for weights w of atoms w @ wins @ w over the weighted number of pairs is the AUROC. The
-    arguments are (S,) each: float, bool, and int64 from 0 to A-1.
-    """
-    size = int(atoms.max()) + 1
-    order = np.argsort(scores, kind="stable")
-    scores, positive, atoms = scores[order], positive[order], atoms[order]
-    own, owner = scores[positive], atoms[positive]
-    wins = np.zeros((size, size))
-    for a in np.unique(atoms[~positive]):
-        others = scores[~positive & (atoms == a)]
-        level = np.searchsorted(others, own, "left") + np.searchsorted(others, own, "right")
-        wins[:, a] = np.bincount(owner, level / 2, minlength=size)
-    return wins
+    return numbers, len(ranked) * size**2 > PAIRS

@@ -1,4 +1,4 @@
-"""What the machine offers: device, arithmetic, random numbers; and compiling a network for training."""
+"""What the machine offers: device, arithmetic, random numbers, versions; and compiling a network for training."""
 
 import contextlib
 import os
@@ -7,6 +7,8 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitmed import __version__
 from vitmed.core.errors import UsageError
 from vitmed.core.process import SharedContext, cores
 from vitmed.core.run_folder import cache_folder
@@ -166,6 +169,15 @@ def machine(device: torch.device) -> str:
     spin = os.environ.get("GOMP_SPINCOUNT"), os.environ.get("OMP_WAIT_POLICY")
     features = [name for name, there in sorted(cpu_features().items()) if there]
     return f"{device.type} {platform.machine()}, {cores()} cores, {torch.get_num_threads()} threads, {features}, {spin}"
+
+
+PACKAGES = ("torch", "torchvision", "albumentations", "numpy", "pillow", "scikit-learn")
+
+
+@cache
+def versions() -> Mapping[str, str]:
+    """The versions of the packages that decide the numbers."""
+    return {"vitmed": __version__, **{package: version(package) for package in PACKAGES}}
 
 
 def describe(device: torch.device) -> str:

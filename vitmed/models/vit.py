@@ -237,7 +237,11 @@ class ViT(nn.Module):
         return self.forward_pool(self.forward_features(x, queries=slice(0, 1) if self.pool == "cls" else ALL))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.features(x))
+        features = self.features(x)
+        if self.training or not torch.is_autocast_enabled(x.device.type):
+            return self.head(features)
+        with torch.autocast(x.device.type, enabled=False):  # rounded logits would tie
+            return self.head(features.float())
 
     def attention(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits (B, K) and the attention probabilities of every block, (B, A, N, N) each; attention pooling adds

@@ -22,8 +22,9 @@ from vitmed.metrics.areas import fixed_rates
 from vitmed.metrics.clinical_utility import decision_curve, prevalence_table
 from vitmed.metrics.estimates import Numbers, difference, estimate
 from vitmed.metrics.kinds.classes import PreparedPredictions
-from vitmed.metrics.kinds.grades import PreparedGrades, grade_results
-from vitmed.metrics.kinds.number import PreparedNumbers, bland_altman
+from vitmed.metrics.kinds.grades import grade_results
+from vitmed.metrics.kinds.number import bland_altman
+from vitmed.metrics.kinds.prepared import Prepared
 from vitmed.metrics.mistakes import finding_errors, label_errors, mistakes
 from vitmed.metrics.patient_level import patient_level, per_patient
 from vitmed.metrics.predictions import Predictions, positive_index
@@ -58,6 +59,7 @@ class Material:
     metrics: Numbers
     config: EvaluateConfig = field(default_factory=EvaluateConfig)
     extra: Extra = field(default_factory=Extra)
+    kind: type[Prepared] = PreparedPredictions  # which the numbers are of
 
     def chosen(self, part: str) -> Any:
         """A part of the decision policy; None without a policy."""
@@ -67,8 +69,11 @@ class Material:
 Analysis = Callable[[Material], Frozen | dict[str, Subgroups] | list[ReaderComparison] | None]
 
 
-def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateConfig) -> Frozen | None:
-    """`report_points` of pooled folds: the likeliest class, and the decisions of each fold at its own threshold."""
+def points_of(material: Material) -> Frozen | None:
+    """`report_points`; of pooled folds the likeliest class, and the decisions of each fold at its own threshold."""
+    predictions, folds, config = material.predictions, material.extra.folds, material.config
+    if folds is None:
+        return report_points(predictions, material.chosen("operating"), config)
     asked, positive = folds.asked, positive_index(predictions)
     if positive is None:
         costs = None if folds.costs is None else [tuple(row) for row in folds.costs]
@@ -86,21 +91,18 @@ def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateC
 OVERALL = ("quadratic_kappa", "grade_error", "auroc", "balanced_accuracy", "accuracy", "mcc", "log_loss", "brier")
 
 
-def compare_with_own_test(
-    predictions: Predictions, metrics: Numbers, internal: Predictions | None, resamples: int = 2000
-) -> External | None:
+def compare_with_own_test(material: Material) -> External | None:
     """Compare the evaluated images with the run's own test, at the same calibration and operating point, as item 33 of
     CLAIM 2024, 16 and 20c of TRIPOD+AI and 29 of STARD-AI ask.
 
     Both are taken as independent samples, so the interval of a difference comes from those of both (MOVER: Zou &
     Donner, Stat. Med. 27 (2008) 1693; of two proportions it is Newcombe's of 1998). There is no comparison without
-    `internal`, or where it has other classes.
+    `extra.internal`, or where it has other classes.
     """
+    predictions, metrics, internal = material.predictions, material.metrics, material.extra.internal
     if internal is None or not len(internal) or internal.classes != predictions.classes:
         return None
-    own = (PreparedGrades if "quadratic_kappa" in metrics.overall else PreparedPredictions).evaluate(
-        internal, resamples
-    )
+    own = material.kind.evaluate(internal, material.config.resamples)
     pairs = {name: (own.overall[name], metrics.overall[name]) for name in OVERALL if name in own.overall}
     absent = [c for c in own.classes if (own.per_class[c].n > 0) != (metrics.per_class[c].n > 0)]
     nothing, prevalence = estimate(float("nan"), float("nan"), float("nan"), "mover"), None
@@ -133,26 +135,18 @@ OF_EVERY_KIND: dict[str, Analysis] = {
     "out_of_distribution": lambda m: report_ood_scores(m.predictions, m.chosen("ood_score"), m.config),
 }
 CLASS_ANALYSES: dict[str, Analysis] = {
-    "external": lambda m: compare_with_own_test(m.predictions, m.metrics, m.extra.internal, m.config.resamples),
+    "external": compare_with_own_test,
     "patient_level": lambda m: patient_level(m.predictions, m.config.resamples),
     "per_patient": lambda m: per_patient(m.predictions),
-    "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples),
-    "agreement": lambda m: agreement(
-        m.predictions, m.config.raters, m.config.ordinal, m.config.resamples, m.metrics.overall["cohen_kappa"]
-    ),
-    "readers": lambda m: compare_with_readers(
-        m.predictions, m.config.raters, m.config.rater_scores, m.config.ordinal, m.config.resamples
-    ),
+    "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples, m.kind),
+    "agreement": lambda m: agreement(m.predictions, m.config, m.metrics.overall["cohen_kappa"]),
+    "readers": lambda m: compare_with_readers(m.predictions, m.config),
     "errors": lambda m: mistakes(m.predictions),
     "label_errors": lambda m: label_errors(m.predictions, m.metrics),
     "calibration": lambda m: report_calibration(m.predictions, m.chosen("calibration"), m.config).model_copy(
         update={} if m.extra.folds is None else BY_FOLD | {"folds": [fold.calibration for fold in m.extra.folds.each]}
     ),
-    "operating_points": lambda m: (
-        report_points(m.predictions, m.chosen("operating"), m.config)
-        if m.extra.folds is None
-        else report_fold_points(m.predictions, m.extra.folds, m.config)
-    ),
+    "operating_points": points_of,
     "prevalence": lambda m: prevalence_table(m.predictions, m.config),
     "decision_curve": lambda m: decision_curve(m.predictions, m.config),
     "fixed_rates": lambda m: fixed_rates(m.predictions, m.config),
@@ -172,7 +166,6 @@ ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Resul
         **CLASS_ANALYSES,
         "agreement": lambda m: CLASS_ANALYSES["agreement"](m) if m.config.raters else None,
         "grades": lambda m: grade_results(m.predictions, m.config.resamples),
-        "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples, PreparedGrades),
     },
     "findings": {**OF_EVERY_KIND, "finding_errors": lambda m: finding_errors(m.predictions)},
     "number": {
@@ -180,6 +173,6 @@ ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Resul
         "bland_altman": lambda m: bland_altman(m.predictions),
         "intervals": lambda m: report_intervals(m.predictions, m.chosen("intervals")),
         "error_by_range": lambda m: error_by_range(m.predictions),
-        "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, kind=PreparedNumbers),
+        "subgroups": CLASS_ANALYSES["subgroups"],
     },
 }

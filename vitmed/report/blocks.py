@@ -120,12 +120,12 @@ def words(text: object) -> Markup:
 
 def number(x: float | None, digits: int = 3) -> str:
     """Three decimals, or as many as asked for; "undefined" for None."""
-    return "undefined" if x is None else f"{x:z.{digits}f}"
+    return "undefined" if x is None else f"{x:z,.{digits}f}"
 
 
 def value(entry: Estimate, sign: str = "") -> str:
     """The value of an estimate, with as many decimals as its interval."""
-    return "undefined" if entry.value is None else f"{entry.value:{sign}z.{decimals(entry)}f}"
+    return "undefined" if entry.value is None else f"{entry.value:{sign}z,.{decimals(entry)}f}"
 
 
 signed = partial(value, sign="+")  # of a difference
@@ -134,7 +134,7 @@ signed = partial(value, sign="+")  # of a difference
 def interval(entry: Estimate) -> str:
     """`0.911 to 0.934`; "" where there is none."""
     digits = decimals(entry)
-    return "" if entry.low is None else f"{entry.low:z.{digits}f} to {entry.high:z.{digits}f}"
+    return "" if entry.low is None else f"{entry.low:z,.{digits}f} to {entry.high:z,.{digits}f}"
 
 
 def td(text: object, small: object = None, css: str = "", columns: int = 1, rows: int = 1, head: bool = False) -> Cell:
@@ -314,8 +314,8 @@ def _lines(block: Block) -> Iterator[str]:
     match block:
         case Text(words, _, _, level):
             yield from ("", f"{'#' * level} {_phrase(words)}" if level else _phrase(words))
-        case Items(entries):
-            yield from ("", *(f"- {_phrase(entry)}" for entry in entries))
+        case Items(entries, ordered):
+            yield from ("", *(f"{f'{k}.' if ordered else '-'} {_phrase(entry)}" for k, entry in enumerate(entries, 1)))
         case Headline(entries):
             yield from ("", *(f"- {_phrase(title)}: {_cell_text(cell)}" for title, cell in entries))
         case Table(head):

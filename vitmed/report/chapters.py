@@ -130,18 +130,19 @@ def first_sentence(metrics: Results) -> str:
     key = next(key for key, section in sections().items() if metrics.target.kind in section.kinds)
     context = {"metrics": metrics, "limitations": [""], "many_findings": MANY, "found": True}
     groups = [block for block in blocks_of(f"sections/{key}.html.j2", **context) if isinstance(block, Group)]
-    return next(_plain(group.blocks[0]) for group in groups if group.css == "verdict")
+    texts = [block for group in groups if group.css == "verdict" for block in group.blocks if isinstance(block, Text)]
+    return text_of(texts[0].words)
 
 
 def baseline_verdicts(metrics: Results) -> list[str]:
     """Whether the model is better than each baseline, as the first screen of a report says."""
-    template = "sections/baseline.html.j2"
-    return [_plain(blocks_of(template, metrics=metrics, baseline=one)[0]) for one in metrics.baselines.values()]
+    made = (blocks_of("sections/baseline.html.j2", metrics=metrics, baseline=b)[0] for b in metrics.baselines.values())
+    return [text_of(block.words) for block in made if isinstance(block, Text)]
 
 
-def _plain(block: Block) -> str:
-    assert isinstance(block, Text)
-    return " ".join(block.words.striptags().split())
+def text_of(words: Markup) -> str:
+    """The text of words in one line, without elements."""
+    return " ".join(words.striptags().split())
 
 
 def render(metrics: Results, content: Document) -> str:

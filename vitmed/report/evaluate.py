@@ -27,7 +27,7 @@ from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import CHOOSING, DecisionPolicy, choose_policy, notes_of, policy_settings
 from vitmed.decisions.targets import TARGETS, refuse_idle
 from vitmed.explanation.robustness import known_stress
-from vitmed.imaging.exact_views import VIEWS
+from vitmed.imaging.augmentation import VIEWS
 from vitmed.imaging.preprocessing import thumbnail
 from vitmed.imaging.window import file_window_index, limits_text
 from vitmed.inference.saved_model import Network, SavedModel

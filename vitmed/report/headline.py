@@ -111,7 +111,8 @@ def reader_lines(metrics: Results) -> list[str]:
         defined = {title: found for title, found in by_title.items() if found.model.value is not None}
         for name in first.readers:
             numbers = [f"{title} {value_text(found.readers[name])}" for title, found in defined.items()]
-            lines.append(f"reader {name}: {', '.join([*numbers, f'on {read}'])}")
+            who = name if name.startswith("reader") else f"reader {name}"
+            lines.append(f"{who}: {', '.join([*numbers, f'on {read}'])}")
         missing = [(title, none[found.number]) for title, found in by_title.items() if title not in defined]
         lines += [f"no {title}: {what} was read{by_all}" for title, what in missing]
         numbers = [f"{title} {value_text(found.model)}" for title, found in defined.items()]

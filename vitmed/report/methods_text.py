@@ -131,7 +131,8 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
     others = []
     if any(test is not None and test.p is not None for test in of_readers):
         others.append("P-values of the comparison with readers were two-sided and came from the same methods.")
-    if drawn := max((one.shuffles or 0 for one in (metrics.subgroups or {}).values()), default=0):
+    cut = [one for one in (metrics.subgroups or {}).values() if any(g.by_chance is not None for g in one.gaps.values())]
+    if drawn := max((one.shuffles or 0 for one in cut), default=0):
         dealt = f"estimated by assigning the groups to the patients at random ({drawn:,} times)"
         others.append(f"How often chance alone would give gaps between subgroups as large was {dealt}.")
     each = [f"in {name_of(name)} with {how[key].text} {cite(how[key].sources)}" for name, key in sorted(used)]
@@ -153,9 +154,9 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
     positive, sizes, points = metrics.positive_class, metrics.sample.images_per_patient, metrics.operating_points
     unit = metrics.unit
     patients = "" if metrics.n_groups is None else f" of {counted(metrics.n_groups, metrics.unit)}"
-    per_class = [f"{entry.n:,} {shown(name)}" for name, entry in metrics.per_class.items()]
+    per_class = [f"{shown(name)}: {entry.n:,}" for name, entry in metrics.per_class.items()]
     many = "with {:,} findings" if metrics.target.kind == "findings" else "in {:,} classes"
-    classes = f" ({joined(per_class)})" if len(per_class) <= 10 else f" {many.format(len(per_class))}"
+    classes = f" ({', '.join(per_class)})" if len(per_class) <= 10 else f" {many.format(len(per_class))}"
     classes = classes if per_class else ""
     images = f"{metrics.images}{patients}{classes}"
     text = [f"The model was evaluated on {images}."]

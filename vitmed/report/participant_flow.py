@@ -46,7 +46,7 @@ def flow_of(
     return Flow(
         **checked,
         used=used,
-        left_out=None if checked["found"] is None else max(0, checked["found"] - used),
+        left_out=None if checked["found"] is None else max(0, checked["found"] - used - (checked["unreadable"] or 0)),
         why_left_out=why_left_out,
         level="image" if not grouped else "none" if shared else "patient",
         how=splits.patients if grouped else "",
@@ -183,10 +183,8 @@ def data_check_of(run: RunFolder) -> tuple[list[str], dict[str, int]]:
 
 
 def why_left_out(data: DataConfig) -> str:
-    """Why files of the data folder are in no split, in words."""
+    """Why readable files of the data folder are in no split, in words."""
     reasons = [] if data.max_train is None else [f"a sample of {data.max_train:,} for training was asked for"]
-    if data.on_bad_file == "skip":
-        reasons.append("unreadable")
     reasons += ["held out of all folds"] if data.divided else []
     reasons.append("not named in the table of labels" if data.labels else "outside the folders of classes and splits")
     return ", or ".join(reasons)

@@ -4,6 +4,7 @@ Every template sees `metrics` (the `Results`), the functions and tables in `IN_T
 `Sheet`. A page has neither style attributes nor scripts of others: its Content-Security-Policy forbids them.
 """
 
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import cache
@@ -24,7 +25,7 @@ from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, methods, phrase
 from vitmed.report.blocks import Block, Page, Sheet, cell, cells, escape_markdown, interval, number, signed, td, value
 from vitmed.report.methods_text import joined, means_over, methods_text, name_of
-from vitmed.report.plots.drawing import plain
+from vitmed.report.plots.drawing import RTL, plain
 from vitmed.report.results import Results
 
 FOLDER = Path(__file__).parent
@@ -35,8 +36,11 @@ MOST_CLASSES = 100  # rows of a table of classes
 
 
 def fill(template: str, **context: Any) -> str:
-    """The text of a template of this room."""
-    return environment().get_template(template).render(Page().functions | context)
+    """The text of a template of this room. On a page, words written from right to left move nothing beside them."""
+    text = environment().get_template(template).render(Page().functions | context)
+    if not template.endswith(".html.j2") or not RTL.search(text):
+        return text
+    return re.sub(">[^<]*", lambda found: RTL.sub("\u2068\\g<0>\u2069", found[0]), text)  # not inside a tag
 
 
 def blocks_of(template: str, **context: Any) -> list[Block]:

@@ -11,8 +11,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, cast
 
-from markupsafe import Markup
-
 from vitmed.core.base_models import CLASSES
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.files import make_folder, whole_folder, write_bytes, write_json, write_text
@@ -31,7 +29,7 @@ from vitmed.metrics.predictions_csv import ANSWER, SET
 from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
 from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, Text, escape_markdown, grid, to_markdown
-from vitmed.report.chapters import KINDS, MAIN, MANY, document, plots, render
+from vitmed.report.chapters import KINDS, MAIN, MANY, document, plots, render, text_of
 from vitmed.report.methods_text import methods_text
 from vitmed.report.participant_flow import counted_again
 from vitmed.report.plots.curves import drawn_curves
@@ -71,8 +69,9 @@ class Report:
         config, extra = config or EvaluateConfig(), extra or Extra()
         predictions = replace(predictions, named=config.show_names)
         target = target_of(predictions, config.ordinal)
-        numbers = TARGETS[target.kind].numbers.evaluate(predictions, config.resamples)
-        material = Material(predictions, numbers, config, extra)
+        kind = TARGETS[target.kind].numbers
+        numbers = kind.evaluate(predictions, config.resamples)
+        material = Material(predictions, numbers, config, extra, kind)
         policy = None if extra.policy is None else extra.policy.to_json()
         made = dict(origin) | {"evaluate": config.model_dump(), "policy": policy}
         if origin.rebuilt is None:
@@ -266,7 +265,7 @@ def write_paper(folder: Path, metrics: Results, content: Document) -> None:
         number, heading = 0, ""
         for block in _inside(chapter.blocks):
             if isinstance(block, Text) and block.level:
-                heading = f": {_text(block.words)}"
+                heading = f": {text_of(block.words)}"
             elif isinstance(block, Picture):
                 write_bytes(folder / f"{block.name}.pdf", block.drawn.pdf)
             elif isinstance(block, Table) and block.head and block.css != LEFT_OUT:
@@ -284,22 +283,18 @@ def _inside(blocks: Sequence[Block]) -> Iterator[Block]:
         yield from _inside(block.blocks) if isinstance(block, Group) else (block,)
 
 
-def _text(found: Markup) -> str:
-    return " ".join(found.striptags().split())
-
-
 def _columns(table: Table) -> list[list[str]]:
     """Title and cells of a table: numbers unrounded, the interval and a text beside another in columns of their own."""
-    rows, titles = grid(table), [_text(title) for title in table.head]
+    rows, titles = grid(table), [text_of(title) for title in table.head]
     lines: list[list[str]] = [[], *([] for _ in rows)]
     for k, column in enumerate(zip(*rows, strict=True)):
         title = titles[k] if titles.count(titles[k]) == 1 else f"{titles[k - 1]}, {titles[k]}"  # of the column before
         ends = ("", ", low", ", high", ", p")[: max([1, *(len(cell.numbers) for cell in column)])]
-        notes = [_text(cell.small) if cell.small and cell.numbers[1:2] in ((), (None,)) else "" for cell in column]
+        notes = [text_of(cell.small) if cell.small and cell.numbers[1:2] in ((), (None,)) else "" for cell in column]
         beside = (", note",) if any(notes) else ()
         lines[0] += [f"{title}{end}" for end in (*ends, *beside)]
         for line, cell, note in zip(lines[1:], column, notes, strict=True):
-            text = NUMBER.sub(lambda found: found[0].replace(",", ""), _text(cell.words))
+            text = NUMBER.sub(lambda found: found[0].replace(",", ""), text_of(cell.words))
             numbers = ["" if x is None else f"{x:.6g}" for x in cell.numbers] or ["" if text == "undefined" else text]
             line += [*numbers, *repeat("", len(ends) - len(numbers)), *([note] if beside else [])]
     return lines
@@ -308,15 +303,15 @@ def _columns(table: Table) -> list[list[str]]:
 def latex(table: Table, caption: str, label: str) -> Iterator[str]:
     rows, lines = [[Cell(title) for title in table.head], *grid(table)], list[str]()
     for row in rows:
-        shown = [_escaped(_text(cell.words)) for cell in row]
+        shown = [_escaped(text_of(cell.words)) for cell in row]
         for k, cell in enumerate(row):
             if cell.small:
-                beneath = _escaped(_text(cell.small))
+                beneath = _escaped(text_of(cell.small))
                 shown[k] = rf"\begin{{tabular}}[t]{{@{{}}r@{{}}}}{shown[k]}\\({beneath})\end{{tabular}}"
         lines.append(" & ".join(shown) + r" \\")
     forms = []  # of columns; one with a cell of more than 60 characters breaks lines
     for column in zip(*rows, strict=True):
-        texts = [_text(cell.words) for cell in column]
+        texts = [text_of(cell.words) for cell in column]
         numeric = any(re.match(r"[-+<]?\d", text) for text in texts)
         forms.append(r"p{6cm}" if max(map(len, texts)) > 60 else "r" if numeric else "l")
     yield from (r"\begin{table}", r"\centering", rf"\caption{{{_escaped(caption)}}}", rf"\label{{tab:{label}}}")

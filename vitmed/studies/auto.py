@@ -20,7 +20,7 @@ from vitmed.core.upgrade import READER
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_metrics
 from vitmed.decisions.targets import TARGETS
-from vitmed.imaging.exact_views import VIEWS
+from vitmed.imaging.augmentation import VIEWS
 from vitmed.metrics.estimates import value_text
 from vitmed.models.weights.choice import choose_weights
 from vitmed.report.data_check_page import PAGE

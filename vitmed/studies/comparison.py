@@ -24,7 +24,7 @@ from vitmed.decisions.operating_points import TITLES
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics import paired_comparison as paired
-from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES
+from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, value_text
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels, target_of
 from vitmed.report.evaluate import AGAINST_REST, check_against_rest
@@ -302,6 +302,7 @@ def compare_models(
     of: Kind = labels or ("grades" if any(model.kind == "grades" for model in models) else first.kind)
     kind = TARGETS[of]
     found = {model.name: kind.numbers.evaluate(model.predictions) for model in models}
+    notes += [note for note in found[models[0].name].notes if note.startswith("Means over")]  # the same of all
     numbers = {name: evaluated.overall for name, evaluated in found.items()}
     unit = "image" if first.groups is None else next((m.unit for m in models if m.unit != "patient"), "patient")
     every = [*itertools.combinations(models, 2)]
@@ -414,8 +415,8 @@ def _seed_gaps(
         else:
             sure = gap.p_holm is not None and gap.p_holm < 1 - LEVEL and (unit == "image" or units.count >= FEW_GROUPS)
             how = UNCLEAR if not sure else "better" if sign * gap.value > 0 else "worse"
-            text = f"{first} are {how} than {second} on average over seeds: {phrase} difference {gap.value:+.3f}"
-            text += f" ({gap.low:+.3f} to {gap.high:+.3f} over seeds and {unit}s){_p_text(gap, len(both))}"
+            text = f"{first} are {how} than {second} on average over seeds: {phrase} difference"
+            text += f" {value_text(gap, '+')[:-1]} over seeds and {unit}s){_p_text(gap, len(both))}"
         results.append(paired.SeedGap(groups=[[*group.seeds] for group in groups], difference=differences, text=text))
     return results
 
@@ -482,9 +483,8 @@ def _verdict(pair: paired.ComparedPair, kind: TargetKind, both: tuple[Any, Any],
         undefined = f"{metrics[second].phrase} and {metrics[usual].phrase}"
         return f"{names[0]} and {names[1]} cannot be compared: {undefined} are undefined"
     count, of = counted(units, group), f" {unit}" if unit and metrics[name].in_unit else ""
-    interval = "" if gap.low is None or gap.high is None else f" ({gap.low:+.3f} to {gap.high:+.3f})"
     result = f"{f'the same {metrics[usual].phrase}, ' if same else ''}{metrics[name].phrase} difference"
-    result = f"{result} {gap.value:+.3f}{interval}{of}, {count}"
+    result = f"{result} {value_text(gap, '+')}{of}, {count}"
     if patients and units < FEW_GROUPS:
         return f"{names[0]} is {UNCLEAR} than {names[1]}: {result}, too few to decide"
     if gap.value == gap.low == gap.high == 0:

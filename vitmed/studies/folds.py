@@ -17,12 +17,12 @@ from vitmed.core.downloads import is_offline
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, TimeTooShortError, UsageError
 from vitmed.core.files import write_json
 from vitmed.core.load_config import build_config, load_config
-from vitmed.core.messages import Silent, bar, gathering, listening, same_words, say, show, warn
+from vitmed.core.messages import bar, gathering, same_words, say, show, warn
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.text import counted, duration_text, grouped, listed, quoted, round_up
+from vitmed.data.image_cache import hash_files
 from vitmed.data.samples import Sample, Splits
-from vitmed.data.scan import hash_files
 from vitmed.data.splits import TRAIN_ALONE, held_out, make_splits, site_names
 from vitmed.decisions import evaluation_folder
 from vitmed.decisions.evaluation_folder import Evaluated, Fold, Folds, folds_of_classes, numbered, spread_of
@@ -475,9 +475,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     policy = choose_policy(for_policy, config, None, joined.weights_hash)
     predictions = policy.apply(for_policy)
     chosen = _choice(candidates, shares, [*parts, predictions] if len(parts) > 1 else parts)
-    with listening(Silent()):
-        network = open_network(joined, policy, "cpu", "fp32")
-    outputs = network.outputs(lambda i: joined.preprocessing.drawn(), 1, lambda done, total: None)
+    outputs = open_network(joined, policy, "cpu", "fp32").outputs(lambda i: joined.preprocessing.drawn(), 1)
     policy = policy.model_copy(update={"known_logits": tuple(outputs.logits[0].tolist())})
     joined = replace(joined, policy=policy, chosen=chosen)
     say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")

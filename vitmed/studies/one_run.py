@@ -1,6 +1,7 @@
 """One run of `vitmed train` or `vitmed pretrain`: begun or resumed, trained to its end, and evaluated."""
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,10 +20,10 @@ from vitmed.core.load_config import build_config, with_values
 from vitmed.core.messages import bar, gathering, gravest_first, say, show, warn, wrapped
 from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.run_folder import RunFolder, run_lock
-from vitmed.core.text import counted, duration_text, file_name, quoted, visible
+from vitmed.core.text import counted, duration_text, file_name, listed, quoted, visible
 from vitmed.data.duplicates import fingerprints
 from vitmed.data.folders import has_classes
-from vitmed.data.loading import ReadSplits, read_splits
+from vitmed.data.loading import ReadSplits, UnusableFiles, read_splits
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
@@ -31,7 +32,7 @@ from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint, load_pretraining, set_data_root
 from vitmed.inference.open_model import open_model
-from vitmed.models.hardware import busy, pick_device
+from vitmed.models.hardware import busy, pick_device, versions
 from vitmed.models.sizes import model_label
 from vitmed.models.weights.choice import warning_of
 from vitmed.report.headline import Evaluation, known_evaluation
@@ -41,7 +42,6 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.training.baselines import Baselines, fit_baselines
 from vitmed.training.early_stopping import finished
-from vitmed.training.environment import all_its_images, check_ranks, check_unchanged
 from vitmed.training.finetune import Finetune, augmented_examples, fit_decision_policy
 from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, median_side, time_needed, with_window
@@ -54,6 +54,10 @@ from vitmed.training.trackers import Tracking, check_trackers
 
 ENOUGH = 0.8  # of the seconds that the reports are expected to take: with less left, there are fewer
 UNLABELLED_VAL = 0.05  # share of images for the validation of pretraining, where there are no classes
+AS_BEFORE = (
+    "restore the files as they were when the run began, then run this again; or start a new run (--on-bad-file skip "
+    "leaves unreadable files out)"
+)
 # Settings allowed beside --resume: those that change no result of any run, and the length of the training.
 NO_RESULT = {"train.device", "train.workers", "train.micro_batch", "train.grad_checkpointing"}
 NO_RESULT |= {"data.cache", "data.cache_gb"}
@@ -172,7 +176,10 @@ class OneRun:
         if splits.root != checkpoint.splits.root and ranks.leads:
             for file in folder.path.glob("*.pt"):  # some are never written again, and later commands read the data root
                 set_data_root(file, splits.root)
-        if finished(run.state, run.config) and ranks.first(lambda: _is_evaluated(folder)):
+        last = "test" if config.train.test else "val"  # of the evaluations; a model card follows that of test
+        if complete := finished(run.state, run.config):
+            complete = ranks.first(lambda: known_evaluation(open_model(folder.best), last) is not None)
+        if complete and (last == "val" or ranks.first(folder.model_card.is_file)):
             length, more = counted(epochs, "epoch"), "epochs: vitmed train --resume {} --epochs N"
             if run.state.epoch < run.config.train.epochs:  # stopped early
                 more = "patience: vitmed train --resume {} --patience N"
@@ -278,7 +285,8 @@ def _read(
     config: Config, splits: Splits, task: Finetune, session: Session, hashes: Mapping[str, list[str]]
 ) -> tuple[ReadSplits, Finetune, dict[str, Any]]:
     """Read every image, and report what the data check finds: the images, what is trained, and data_check.json. Raises
-    DataError if an image is not that of the `hashes` of a run that is resumed."""
+    DataError if an image is not that of the `hashes` of a run that is resumed; UsageError or DataError if versions,
+    device or images of this rank are not those of rank 0."""
     ranks, checked = session.ranks, dict[str, Any]()
     with ranks.one_first():
         read = read_splits(splits, Preprocessing.of(config), config.data)
@@ -287,7 +295,17 @@ def _read(
                 chosen = ", and what is chosen by them does not hold" * (part == "val")
                 warn(f"the weights were made with {counted(before, f'{name} image')}: results look too good{chosen}")
     check_unchanged(read.splits, read.hashes, hashes)  # before advice that --resume refuses
-    check_ranks(read, session.device, session.precision, session.ranks)
+    here = {**versions(), "device": session.device.type, "precision": session.precision.name}
+    there: dict[str, str] = ranks.first(lambda: here)
+    if other := [name for name in here if here[name] != there[name]]:
+        this, first = (listed([f"{name} {facts[name]}" for name in other]) for facts in (here, there))
+        raise UsageError(f"has {this}, rank 0 has {first}", "install the same versions on the same machines")
+    texts = {name: "\n".join([*map(str, part), *read.hashes[name]]) for name, part in read.splits.samples.items()}
+    images = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+    leading = ranks.first(lambda: images)
+    if changed := [name for name in leading if images.get(name) != leading[name]]:
+        problem = f"{read.splits.root}: images or labels of {listed(changed)} differ from those of rank 0"
+        raise DataError(problem, "copy the data folder of rank 0 to every machine")
     if ranks.leads:
         notes, counts = check_before_training(read.splits, read.records, read.skipped, config)
         if config.model.start is None and config.model.weights_reason is not None:
@@ -299,10 +317,19 @@ def _read(
     return read, task, checked
 
 
-def _is_evaluated(run: RunFolder) -> bool:
-    """Whether a report holds the last evaluation of the weights in best.pt, and the model card is written."""
-    split = "test" if load_checkpoint(run.best).config.train.test else "val"
-    return known_evaluation(open_model(run.best), split) is not None and (split == "val" or run.model_card.is_file())
+@contextlib.contextmanager
+def all_its_images() -> Iterator[None]:
+    """A run that is resumed goes on with all its images: nothing advises to remove one or to leave it out."""
+    try:
+        yield
+    except UnusableFiles as error:
+        raise DataError(error.causes, AS_BEFORE) from None
+
+
+def check_unchanged(splits: Splits, hashes: Mapping[str, list[str]], before: Mapping[str, list[str]]) -> None:
+    """Raises DataError if the images are not those that a run had before, by split."""
+    if changed := [name for name in before if before[name] != hashes[name]]:
+        raise DataError(f"{splits.root}: images of {', '.join(changed)} have changed since the run began", AS_BEFORE)
 
 
 def new_pretraining(config: PretrainConfig, output: str | Path, name: str | None) -> Run[PretrainConfig]:

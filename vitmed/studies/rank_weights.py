@@ -40,9 +40,9 @@ from vitmed.studies.cluster import each, files_of, prepare
 from vitmed.studies.comparison import Model, align, better, compare_models, short_names
 from vitmed.studies.one_run import TrainResult, default_name
 from vitmed.training.baselines import fit_colours, fit_logistic, frozen_features
-from vitmed.training.environment import splits_csv
 from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.plan import make_plan
+from vitmed.training.run import splits_csv
 
 SEEN = ("model.image_size", "model.channels", "model.weights")
 OF_RANKING = (*SEEN, "train.device", "evaluate.resamples", "evaluate.ordinal")  # settings that a ranking uses

@@ -440,7 +440,7 @@ class Search(Study[TuningStudy]):
         value = "undefined" if trial.value is None else f"{trial.value:.3f}"
         most = trial.values.get("train.epochs", self.asked.epochs)
         ended = f"stopped after epoch {trial.epochs} of {most}" if trial.state == "stopped" else ""
-        text = f"{self.metric.title} {value}, {ended or f'{trial.epochs} epochs'}, {trial.seconds:,.0f} s"
+        text = f"{self.metric.title} {value}, {ended or counted(trial.epochs, 'epoch')}, {trial.seconds:,.0f} s"
         text = f"failed: {trial.reason}" if trial.state == "failed" else text
         say(f"trial {trial.number}{of}: {text}; {', '.join(as_sets(trial.values))}")
 

@@ -35,8 +35,7 @@ from vitmed.core.messages import Logged, Once, bar, listener, listening, say, sh
 from vitmed.core.process import DRIVER, cores
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running, run_lock
 from vitmed.core.text import counted_doing, quoted
-from vitmed.data.image_cache import ImageCache
-from vitmed.data.scan import hash_files
+from vitmed.data.image_cache import ImageCache, hash_files
 from vitmed.data.splits import make_splits
 from vitmed.report.headline import headline
 from vitmed.studies import cluster

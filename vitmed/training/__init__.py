@@ -11,7 +11,6 @@ baselines          linear models of features and of colours, which fine-tuning m
 trackers           the numbers of a run in MLflow or Weights & Biases
 out_of_memory      how many images fit the memory at once; recognises an out-of-memory error and words it
 processes          the processes of one training: `--devices`, torchrun, DDP and FSDP
-environment        what a run depended on, for environment.json
 plan/              before the first batch
 pretraining        the task of `pretrain`: the loss and validation of masked patches
 """

@@ -202,7 +202,6 @@ class Gradients:
         norms = [module for module in state.model.modules() if isinstance(module, nn.BatchNorm2d)]
         self.statistics = [buffer for module in norms for buffer in module.buffers()]
         self.under_way: list[Batch] = []  # the batches that the next optimiser step has so far
-        self.counts: list[Tensor | float] = []  # of the loss in each of them, where a step accumulates several
 
     def add(self, batch: Batch) -> Tensor:
         """Add the gradients of a batch on the device; return this rank's loss, ().
@@ -242,16 +241,10 @@ class Gradients:
             images = counted(at_once, "image")
             self.control.relieved(f"out of memory with {images} at once; the same batch is computed with {how}")
             state.optimiser.zero_grad(set_to_none=True)
-            self.counts = []
             for buffer, value in zip(self.statistics, self.before, strict=True):
                 buffer.copy_(value)
         if batch.last:
-            usual, counted_here = len(self.counts) * self.stream.batches.size, float(sum(self.counts))
-            if counted_here not in (0, usual):
-                for weights in state.model.parameters():
-                    if weights.grad is not None:
-                        weights.grad *= usual / counted_here
-            self.under_way, self.counts = [], []
+            self.under_way = []
         return loss
 
     def _add(self, batch: Batch) -> Tensor:
@@ -260,10 +253,7 @@ class Gradients:
         with seeded(seed_of(seed, state.epoch, batch.number), device):  # mixing, hidden patches
             prepared = self.objective.prepare(batch.images, batch.labels, ranks)
         first = batch.number - batch.number % train.accumulate  # a step averages over the batches from here
-        scale: Tensor | float = 1.0
-        if train.accumulate > 1:  # each batch has the weight of its count; `add` divides by the count of all
-            self.counts.append(prepared.count)
-            scale = prepared.count / batches.size / min(train.accumulate, batches.batches - first)
+        scale = 1 / min(train.accumulate, batches.batches - first)
         parts = ranks.parts(batches.size, state.micro_batch)
         total = torch.zeros((), device=device)
         with seeded(seed_of(seed, state.epoch, batch.number, MASKS), device):  # dropout, drop path

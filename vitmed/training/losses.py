@@ -26,27 +26,27 @@ from vitmed.training.processes import ALONE, Ranks
 
 MOST_WEIGHT = 100.0  # of the positives of a rare finding
 LEAST_SCALE, MOST_SCALE = -7.0, 7.0  # bounds of the log of a scale, so that one image cannot end a run
-LEAST_COUNT = 1e-6  # of known targets, so that a batch without any has the loss 0
 
 
 class Loss(Protocol):
-    """A mean over a batch that may be computed in parts: two pure functions.
+    """A mean over a batch that may be computed in parts: the sum over some rows, (), from the network's outputs
+    (n, ...) and the targets (n, ...) of these rows, divided by the `images` of the batch.
 
-    `count` is the divisor of a whole batch: its images, or their weight; with several ranks the mean of their counts.
-    `share` is the sum over some rows divided by `count`, (), from the network's outputs (n, ...) and the targets
-    (n, ...) of these rows. The shares of all parts add up to the mean.
+    The divisor depends on nothing that a batch happens to hold. Divided by the weight of its classes, as by PyTorch's
+    cross-entropy, or by its known labels, an image would count less in a batch with more of them: the probabilities of
+    rare classes would come out too low, and batches that a step accumulates would not be one large batch.
     """
 
-    def count(self, targets: Tensor) -> Tensor | float: ...
-    def share(self, outputs: Tensor, targets: Tensor, count: Any) -> Tensor: ...
+    def share(self, outputs: Tensor, targets: Tensor, images: Any) -> Tensor: ...
 
 
 class Prepared(NamedTuple):
-    """A batch as the network takes it: its arguments (B, ...), the targets (B, ...), and the count of the loss."""
+    """A batch as the network takes it: its arguments (B, ...), the targets (B, ...), and how many images it has; with
+    several ranks the mean of theirs."""
 
     inputs: tuple[Tensor, ...]
     targets: Tensor
-    count: Any
+    images: Any
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ class Objective:
         """A batch for the network, from images (B, S, S, C) uint8 and labels (B, ...) on the device. Draws random
         numbers. With several ranks each passes its own images."""
         *inputs, targets = self.draw(self.preprocessing.normalise(images), labels)
-        return Prepared(tuple(inputs), targets, ranks.mean(self.loss.count(targets)))
+        return Prepared(tuple(inputs), targets, ranks.mean(len(targets)))
 
     def part(self, network: nn.Module, batch: Prepared, rows: slice = slice(None)) -> Tensor:
         """The share, (), of some rows in the mean loss of a batch; the one place with autocast."""
         inputs = [tensor[rows] for tensor in batch.inputs]
         with torch.autocast(inputs[0].device.type, self.precision.dtype, enabled=self.precision.mixed):
             outputs = network(*inputs)
-        return self.loss.share(outputs.float(), batch.targets[rows], batch.count)
+        return self.loss.share(outputs.float(), batch.targets[rows], batch.images)
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,10 @@ class CrossEntropy:
         shift = balanced.log() if train.balance in ("loss", "sampler") else torch.zeros_like(balanced)
         return cls(balanced if train.balance == "loss" else None, shift, train.smoothing)
 
-    def count(self, targets: Tensor) -> Tensor | float:
-        """As in `Loss`; targets (B,) int64, or (B, K) float where images are mixed."""
-        return len(targets) if self.weights is None or targets.ndim == 2 else self.weights[targets].sum()
-
-    def share(self, outputs: Tensor, targets: Tensor, count: Any) -> Tensor:
-        """As in `Loss`; outputs are logits (n, K)."""
+    def share(self, outputs: Tensor, targets: Tensor, images: Any) -> Tensor:
+        """As in `Loss`; outputs are logits (n, K), targets (n,) int64, or (n, K) float where images are mixed."""
         logits, smoothing = outputs + self.shift, self.smoothing
-        return F.cross_entropy(logits, targets, self.weights, reduction="sum", label_smoothing=smoothing) / count
+        return F.cross_entropy(logits, targets, self.weights, reduction="sum", label_smoothing=smoothing) / images
 
 
 @dataclass(frozen=True)
@@ -106,25 +102,24 @@ class BinaryCrossEntropy:
     """
 
     weights: Tensor | None
+    known: float  # how many labels of an image are known, on average over the training images
 
     @classmethod
     def of(cls, images: Images, findings: int, config: Config, device: torch.device) -> Self:
         """The loss of a configuration; a weight is how many negatives a finding has for each positive."""
+        known = int((images.targets != UNKNOWN).sum()) / len(images.targets)
         if config.train.balance != "loss":
-            return cls(None)
+            return cls(None, known)
         positives, negatives = (images.targets == 1).sum(dim=0), (images.targets == 0).sum(dim=0)
-        return cls((negatives / positives.clamp(min=1)).clamp(1 / MOST_WEIGHT, MOST_WEIGHT).float().to(device))
+        weights = (negatives / positives.clamp(min=1)).clamp(1 / MOST_WEIGHT, MOST_WEIGHT)
+        return cls(weights.float().to(device), known)
 
-    def count(self, targets: Tensor) -> Tensor:
-        """How many of the labels (B, F) are known."""
-        return (targets != UNKNOWN).sum().float()
-
-    def share(self, outputs: Tensor, targets: Tensor, count: Tensor) -> Tensor:
+    def share(self, outputs: Tensor, targets: Tensor, images: Any) -> Tensor:
         """As in `Loss`; outputs are logits (n, F), at the prevalence of training."""
         shift = 0.0 if self.weights is None else self.weights.log()
         y, pos = targets.clamp(min=0), self.weights
         lost = F.binary_cross_entropy_with_logits(outputs + shift, y, pos_weight=pos, reduction="none")
-        return (lost * (targets != UNKNOWN)).sum() / count.clamp(min=LEAST_COUNT)
+        return (lost * (targets != UNKNOWN)).sum() / (images * self.known)
 
 
 class BetaNLL:
@@ -134,15 +129,11 @@ class BetaNLL:
     The plain likelihood learns hard images slowly. Do not compare this loss with the log score of validation.
     """
 
-    def count(self, targets: Tensor) -> Tensor:
-        """How many numbers (B,) there are."""
-        return torch.ones_like(targets).sum().float()
-
-    def share(self, outputs: Tensor, targets: Tensor, count: Tensor) -> Tensor:
+    def share(self, outputs: Tensor, targets: Tensor, images: Any) -> Tensor:
         """As in `Loss`; outputs are the number and the log of its scale, (n, 2)."""
         location, log_scale = outputs[:, 0], outputs[:, 1].clamp(LEAST_SCALE, MOST_SCALE)
         squared = 0.5 * ((targets - location) * (-log_scale).exp()) ** 2
-        return ((squared + log_scale) * log_scale.detach().exp()).sum() / count
+        return ((squared + log_scale) * log_scale.detach().exp()).sum() / images
 
 
 @torch.no_grad()

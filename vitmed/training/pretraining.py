@@ -46,11 +46,8 @@ def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
 class HiddenPatches:
     """Turns the mean loss of a part, which a masked autoencoder returns, into its share of the batch."""
 
-    def count(self, targets: Tensor) -> int:
-        return len(targets)
-
-    def share(self, outputs: Tensor, targets: Tensor, count: int) -> Tensor:
-        return outputs * (len(targets) / count)
+    def share(self, outputs: Tensor, targets: Tensor, images: int) -> Tensor:
+        return outputs * (len(targets) / images)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,14 @@
 """
 
 import contextlib
+import hashlib
 import json
+import os
+import platform
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,22 +20,23 @@ from typing import Any, ClassVar, Generic, Protocol, Self
 import torch
 
 from vitmed.core import errors
-from vitmed.core.config import Config
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import AnyConfig, find_paths, store_paths, with_values
 from vitmed.core.messages import Advance, bar, say, warn
 from vitmed.core.places import elsewhere
 from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.text import counted, first_line, quoted
+from vitmed.core.text import counted, first_line, now, quoted
+from vitmed.core.text_files import csv_text
 from vitmed.data.loading import Images, ReadSplits
+from vitmed.data.samples import Splits
 from vitmed.inference.checkpoint import Checkpoint, PretrainingState
 from vitmed.models import hardware
 from vitmed.models.hardware import Precision, check_compiler, pick_device, pick_precision, using_threads
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients, use_attention
 from vitmed.models.weights.files import AGAIN
 from vitmed.training.early_stopping import speed
-from vitmed.training.environment import environment, splits_csv
 from vitmed.training.loop import Control, Stream, fit
 from vitmed.training.losses import Objective
 from vitmed.training.out_of_memory import fit_memory, memory_error
@@ -318,3 +325,58 @@ def resumed_settings(config: AnyConfig, folder: RunFolder, root: Path, overrides
         section, _, field = key.partition(".")
         tree[section][field] = value
     return tree
+
+
+# --- environment.json and splits.csv
+
+
+def environment(
+    config: Config | PretrainConfig, device: torch.device, precision: Precision, hashes: dict[str, list[str]]
+) -> dict[str, Any]:
+    """What a run depended on, without host name, user or absolute path."""
+    program = Path(sys.argv[0]).name
+    ours = program in ("vitmed", "__main__.py")  # the arguments of a notebook or a script are not recorded
+    manifest = "\n".join(digest for name in sorted(hashes) for digest in hashes[name])
+    return {
+        "command": ["vitmed", *map(without_folders, sys.argv[1:])] if ours else None,
+        "started": now(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": hardware.versions(),
+        "git": git_commit(),
+        "device": hardware.describe(device),
+        "precision": f"{precision.name}: {precision.reason}",
+        "seed": config.train.seed,
+        "data_sha256": hashlib.sha256(manifest.encode()).hexdigest(),
+    }
+
+
+def without_folders(argument: str) -> str:
+    """`/home/anna/cells` -> `cells`, also after `--flag=`, if that file or folder exists."""
+    behind_short_flag = [2] if re.match(r"-\w", argument) else []  # -o/home/anna/cells
+    for start in (0, *behind_short_flag, *(sign.end() for sign in re.finditer("=", argument))):
+        path = Path(argument[start:])
+        if path.is_absolute() and os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, False without access
+            return argument[:start] + path.name
+    return argument
+
+
+def git_commit() -> str | None:
+    """The commit of vitmed, if it runs from a git checkout."""
+    folder = Path(__file__).parents[2]
+    if not (folder / ".git").exists():
+        return None
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None
+    return None
+
+
+def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
+    """One row per image: path, sha256, class, group, split, and any other columns of a labels table."""
+    rows = [
+        [sample.path, digest, splits.text_of(sample), sample.group or "", name, *sample.columns]
+        for name, samples in splits.samples.items()
+        for sample, digest in zip(samples, hashes[name], strict=True)
+    ]
+    return csv_text([["path", "sha256", "class", "group", "split", *splits.columns], *rows])

@@ -10,6 +10,7 @@ from scipy import stats
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, roc_auc_score
 from test_grade_scoring import KL, draw
 
+from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.classes import evaluate_predictions
@@ -63,7 +64,7 @@ def test_the_shares_by_error_have_the_intervals_of_proportions() -> None:
 def test_the_report_of_readers_has_the_same_numbers() -> None:
     """Classes sorted by name are no matter to `--ordinal`; in order they give what grades give, to the bit."""
     p = draw(200, 40)
-    found, told = grade_results(p, 300), agreement(p, (), KL, 300)
+    found, told = grade_results(p, 300), agreement(p, EvaluateConfig(ordinal=[*KL], resamples=300))
     assert told.grades is not None
     assert told.pairs[-1].kappa == found.quadratic_kappa
     assert (told.grades.off, told.grades.within_one) == (found.off, found.within_one)
@@ -71,7 +72,7 @@ def test_the_report_of_readers_has_the_same_numbers() -> None:
     place = np.argsort(mixed)
     q = replace(p, classes=tuple(KL[k] for k in mixed), labels=place[p.labels], calibrated=p.calibrated[:, mixed],
                 logits=p.logits[:, mixed])  # fmt: skip
-    other = agreement(q, (), KL, 300)
+    other = agreement(q, EvaluateConfig(ordinal=[*KL], resamples=300))
     assert other.grades == told.grades
     assert other.pairs[-1].kappa.value == pytest.approx(found.quadratic_kappa.value)
 

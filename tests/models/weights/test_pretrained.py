@@ -251,6 +251,10 @@ def test_a_checkpoint_of_vitmed_is_a_weight_file(trained: Trained) -> None:
     model = build_model("vit_tiny", 5, **fields)
     assert torch.equal(model.cls_token, torch.load(trained.best, weights_only=True)["weights"]["cls_token"])
     assert model.head.weight.shape == (5, 16)
+    state = torch.load(trained.best, weights_only=True)["weights"]
+    for pool in ("cls", "cls_mean"):  # the norm of the mean is that of all tokens
+        other = build_model("vit_tiny", 5, **(fields | {"pool": pool}))
+        assert torch.equal(other.norm.weight, state["fc_norm.weight"])
 
 
 def test_a_run_folder_stands_for_its_best_checkpoint(trained: Trained, ui: Recorder) -> None:
@@ -520,6 +524,8 @@ SMALL_OF_TIMM = {"img_size": 16, "patch_size": 8, "embed_dim": 64, "depth": 1, "
 )
 def test_other_networks_of_timm(tmp_path: Path, model: str, what: str) -> None:
     shallow = {"depth": 1} if "patch16" in model or "eva" in model else {}
+    shallow |= {"depths": (1, 1, 1, 1)} if model in ("swin_tiny_patch4_window7_224", "convnext_tiny") else {}
+    shallow |= {"embed_dim": 176, "num_heads": 2} if "giant" in model else {}
     torch.save(timm.create_model(model, **shallow).state_dict(), tmp_path / "w.pth")
     with pytest.raises(CheckpointError) as error:
         read_weights(tmp_path / "w.pth")

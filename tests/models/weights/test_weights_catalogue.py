@@ -30,6 +30,7 @@ from vitmed.models.weights.catalogue import (
     PAIRED,
     SUPERVISED,
     Entry,
+    documents,
     entry_of,
     has_seen,
     means_file,

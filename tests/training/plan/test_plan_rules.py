@@ -16,7 +16,7 @@ from conftest import TINY_SETS, Answer, Trained, draw_classes, draw_splits, list
 from vitmed import plan, train
 from vitmed.core.config import Config, ModelConfig
 from vitmed.core.load_config import build_config, load_config, with_values
-from vitmed.imaging.exact_views import VIEWS, safe_views
+from vitmed.imaging.augmentation import VIEWS, safe_views
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.weights.catalogue import DISTILLED, MASKED, SUPERVISED
 from vitmed.training.plan.make_plan import from_scratch
@@ -45,15 +45,17 @@ def test_every_situation_gives_a_whole_and_valid_plan_and_every_rule_decides_som
         "train.lr", "train.epochs", "train.warmup_epochs", "train.batch_size", "train.ema", "train.weight_decay",
         "augment.mixup", "augment.cutmix",
     }  # fmt: skip
-    used = set()
+    used, usual, configs = set(), Config(), dict[str, Config]()
     for inputs in CASES:
-        decisions, _ = plan_settings(Config(), inputs)
+        decisions, _ = plan_settings(usual, inputs)
         used |= {(d.when, d.why) for d in decisions}
         found = {d.field: d.value for d in decisions}
         assert wanted <= set(found), inputs
         if inputs.weights != SCRATCH:
             assert {"train.layer_decay", "train.probe_first"} <= set(found), inputs
-        config = build_config(with_values(Config(), found).model_dump())
+        if repr(found) not in configs:  # many situations have the same plan
+            configs[repr(found)] = build_config(with_values(usual, found).model_dump())
+        config = configs[repr(found)]
         assert config.model.image_size % config.model.patch_size == 0, inputs
         assert config.train.warmup_epochs <= config.train.epochs / 3
     assert [rule.when for rule in rules() if not rule.why or (rule.when, rule.why) not in used] == []
@@ -153,7 +155,13 @@ def test_what_was_set_by_hand_stays() -> None:
 @pytest.mark.usefixtures("no_figures")
 def test_train_says_the_plan_and_follows_it(tmp_path: Path) -> None:
     data, ui = draw_splits(tmp_path / "data", 6, 3, 3), recording()
-    flags = {"epochs": 1, "device": "cpu", "sets": ["model.width=48"], "report": False, "map_images": 0}
+    flags = {
+        "epochs": 1,
+        "device": "cpu",
+        "sets": ["model.width=48", "model.depth=2"],
+        "report": False,
+        "map_images": 0,
+    }
     flags |= {"baseline": False, "resamples": 0}
     result = train(data, output=tmp_path, name="a", **flags)
     config = load_checkpoint(result.folder).config
@@ -172,7 +180,8 @@ def test_a_config_replaces_the_plan(tmp_path: Path) -> None:
     data, ui = draw_splits(tmp_path / "data", 6, 3, 3), recording()
     file = tmp_path / "c.yaml"
     file.write_text("model: {image_size: 16, patch_size: 8, width: 16, depth: 1, heads: 2}\ntrain: {epochs: 1}\n")
-    result = train(data, config=file, output=tmp_path, name="a", device="cpu")
+    flags: dict[str, Any] = {"device": "cpu", "report": False, "baseline": False, "resamples": 0, "map_images": 0}
+    result = train(data, config=file, output=tmp_path, name="a", **flags)
     assert load_checkpoint(result.folder).config.train.lr == Config().train.lr
     assert not any("plan for" in text for text in ui.said)
 
@@ -182,7 +191,7 @@ def test_a_config_replaces_the_plan(tmp_path: Path) -> None:
 def test_the_file_of_a_plan_trains_what_train_alone_does(tmp_path: Path, trained: Trained, weights: bool) -> None:
     data = draw_splits(tmp_path / "data", 6, 3, 3)
     flags: dict[str, Any] = {"policy": "none", "device": "cpu", "epochs": 1, "seed": 5, "report": False}
-    flags |= {"baseline": False, "resamples": 0}
+    flags |= {"baseline": False, "resamples": 0, "map_images": 0}
     flags |= {"weights": str(trained.best)} if weights else {"sets": TINY_SETS}
     before = listing(data)
     found = plan(data, output=tmp_path / "deep.yaml", **flags)

@@ -233,8 +233,9 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
     if "pos_embed" in state and state["pos_embed"].shape != own["pos_embed"].shape:
         state["pos_embed"] = resample_positions(state["pos_embed"], own["pos_embed"].shape)
         resized.append("pos_embed")
-    if model.pool == "mean" and "fc_norm.weight" not in state:  # as in MAE, the norm follows the mean
-        state = {re.sub(r"^norm\.", "fc_norm.", name): value for name, value in state.items()}
+    theirs, ours = ("norm", "fc_norm") if model.pool == "mean" else ("fc_norm", "norm")  # as in MAE, it follows the mean
+    if f"{ours}.weight" not in state:
+        state = {re.sub(rf"^{theirs}\.", f"{ours}.", name): value for name, value in state.items()}
     fits = {name: value for name, value in state.items() if name in own and value.shape == own[name].shape}
     if not fits.keys() >= set(HEAD) or weights.model.get("pool", model.pool) != model.pool:  # it reads other features
         fits = {name: value for name, value in fits.items() if name not in HEAD}

@@ -14,7 +14,7 @@ from vitmed.core.text import counted
 from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import NetBenefit, percentage
-from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.metrics.estimates import value_text
 from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.metrics.patient_level import outside, shares
 from vitmed.metrics.predictions import Predictions, positive_index
@@ -90,7 +90,7 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
         below.yaxis.set_minor_formatter(NullFormatter())
     else:
         below.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4, min_n_ticks=1))
-    title = f"n = {counted(len(predictions), 'image')}, bins of about {len(predictions) // len(after.curve):,}"
+    title = f"n = {counted(len(predictions), 'image')}, bins of about {len(predictions) / len(after.curve):,.0f}"
     slopes = [own.slope for own in after.per_class.values()]
     if len(slopes) == 1 and slopes[0].value is not None:
         meaning = "" if slopes[0].low is None else "; 1 is right, below 1 too extreme, above 1 too cautious"
@@ -119,7 +119,7 @@ def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
         axes.axhline(chosen.max_risk, color=RED, linestyle="--", label=f"maximum risk: {percentage(chosen.max_risk)}")
     if reached is not None and reached.risk.value is not None:
         at = drawing.numbers([reached.coverage.value])
-        text = f"chosen on validation: {_share(reached.coverage)} answered"
+        text = f"chosen on validation: {percentage(reached.coverage.value or 0.0)} answered"
         axes.plot(at, [reached.risk.value], "o", color=RED, markersize=9, label=text)
     axes.set_xlim(0, 1.01)
     axes.set_ylim(bottom=0)
@@ -137,7 +137,7 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
     figure, axes = drawing.plot("OOD score (log scale; above 1: unlike the training images)", "share of the images")
     scores = np.maximum(scores, 1e-3)
     low, high = min(float(scores.min()), 0.9), max(float(scores.max()), 1.1) * 1.001
-    label = f"evaluated, n = {len(scores):,}: {_share(report.flagged)} above 1"
+    label = f"evaluated, n = {len(scores):,}: {percentage(report.flagged.value or 0.0)} above 1"
     style: dict[str, Any] = {"color": BLUE, "alpha": 0.55, "hatch": "//", "edgecolor": BLUE, "label": label}
     axes.hist(scores, bins=np.geomspace(low, high, 41).tolist(), weights=np.full(len(scores), 1 / len(scores)), **style)
     axes.axvline(1, color=BLACK, linestyle="--", label="limit, chosen on the validation images")
@@ -148,10 +148,6 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
     axes.set_title(f"distance from the features of {counted(report.n, 'training image')}", fontsize=11)
     drawing.legend_below(figure, 2)
     return figure
-
-
-def _share(estimate: Estimate) -> str:
-    return "undefined" if estimate.value is None else percentage(estimate.value)
 
 
 def differences(content: ComparisonResults) -> Figure:
@@ -168,10 +164,10 @@ def differences(content: ComparisonResults) -> Figure:
             if entry.value is None:
                 write(row, "undefined")
                 continue
-            clear, text = False, f"{entry.value:+.3f}, no interval"
+            clear, text = False, f"{value_text(entry, '+')}, no interval"
             if entry.low is not None and entry.high is not None:
                 clear = entry.low > 0 or entry.high < 0
-                text = f"{entry.value:+.3f} ({entry.low:+.3f} to {entry.high:+.3f})"
+                text = value_text(entry, "+")
                 axes.plot([entry.low, entry.high], [row, row], color=BLUE if clear else RED, linewidth=1.8)
             colour, face = (BLUE, BLUE) if clear else (RED, "white")
             axes.plot(entry.value, row, "o", color=colour, markerfacecolor=face, markersize=6)
@@ -181,6 +177,7 @@ def differences(content: ComparisonResults) -> Figure:
         drawing.add_grid(axes, "x")
         axes.margins(x=0.12)
         axes.tick_params(axis="x", labelsize=8)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.tick_params(axis="y", length=0)
         axes.spines[["top", "right", "left"]].set_visible(False)
     names = [f"{drawing.short(pair.first, 26)}\nminus {drawing.short(pair.second, 26)}" for pair in pairs]

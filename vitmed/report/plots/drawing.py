@@ -30,6 +30,7 @@ GREY, BLACK = "#8A8A8A", "#000000"
 LEGEND = 8  # classes that a legend names; of more, only the worst four
 DPI = 120
 LONGEST = 900  # characters of a text alternative
+RTL = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc](?:[ '._/-]*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc])*")
 LARGE = 300_000  # bytes that a gallery may take on the page; a dozen of them fit into 5 MB
 
 
@@ -166,6 +167,7 @@ def plot(x: str, y: str, size: tuple[float, float] = (7.6, 5.2)) -> tuple[Figure
     """A figure of one plot, with light lines behind it."""
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot(xlabel=x, ylabel=y)
+    axes.ticklabel_format(scilimits=(-4, 7))  # 250000, not 2.5 and 1e5 in a corner
     add_grid(axes)
     return figure, axes
 
@@ -269,4 +271,5 @@ def short(name: str, most: int) -> str:
     name = " ".join(plain(name).split())
     if len(name) > most:  # names of one family often differ at the end
         name = name[: most - most // 2 - 1].rstrip() + "…" + name[-(most // 2) :].lstrip()
+    name = RTL.sub("\u200e\\g<0>\u200e", name)  # what is written from right to left moves no number beside it
     return (f" {name}" if name.startswith("_") else name).replace("$", r"\$")

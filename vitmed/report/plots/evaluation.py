@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from vitmed.core.text import counted
 from vitmed.metrics.areas import threshold_counts
-from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, value_text
+from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, decimals, value_text
 from vitmed.metrics.intervals import Units, quantile
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions, total_sd
@@ -91,12 +91,14 @@ def bland_altman(predictions: NumberPredictions, metrics: Results) -> Figure | N
     agreement = metrics.bland_altman
     if agreement is None or predictions.labels is None:
         return None
-    figure, axes = drawing.plot(f"mean of predicted and true {_named(predictions)}", "predicted minus true", (7.2, 5.0))
+    named, name = _named(predictions), predictions.classes[0]
+    x, y = f"mean of predicted and true {named}", f"predicted minus true{named.removeprefix(name)}"
+    figure, axes = drawing.plot(x, y, (7.2, 5.0))
     error, mean = predictions.values - predictions.labels, (predictions.values + predictions.labels) / 2
     axes.scatter(mean, error, s=float(np.clip(6000 / len(predictions), 4, 24)), color=BLUE, alpha=0.5, linewidths=0)
     axes.axhline(0, color=GREY, linewidth=1)
     for line, colour, label in (
-        (agreement.bias, BLACK, f"bias {agreement.bias.value:.3g}"),
+        (agreement.bias, BLACK, f"bias {agreement.bias.value or 0:z,.{decimals(agreement.bias)}f}"),
         (agreement.lower, RED, "95 % limits of agreement"),
         (agreement.upper, RED, None),
     ):
@@ -181,15 +183,17 @@ def roc(predictions: Predictions, metrics: Results) -> Figure:
         axes.plot(x, y, "o", color=dot, markeredgecolor="white", markersize=7, zorder=3, label=label)
     if len(predictions.classes) > 2 and curves:
         axes.plot([], [], "o", color=GREY, label="dot: where the model decides")
-        rises = np.linspace(0, 1, 1001)
-        mean = np.mean([np.interp(rises, *curve) for curve in curves.values()], axis=0)
-        line = np.append(0, rises), np.append(0, mean)
-        axes.plot(*line, color="black", linewidth=2.5, linestyle="--", label="mean of classes")
+        if len(curves) == len(predictions.classes):  # else there is no mean: metrics.json has none either
+            rises = np.linspace(0, 1, 1001)
+            mean = np.mean([np.interp(rises, *curve) for curve in curves.values()], axis=0)
+            line = np.append(0, rises), np.append(0, mean)
+            axes.plot(*line, color="black", linewidth=2.5, linestyle="--", label="mean of classes")
     read = {comparison.number: comparison for comparison in metrics.readers or []}
     if {"sensitivity", "specificity"} <= read.keys():
         n = read["sensitivity"].n + read["specificity"].n
         for (name, sensitivity), marker in zip(read["sensitivity"].readers.items(), cycle("^vsDPX")):
-            kept, label = read["specificity"].readers[name], f"reader {drawing.short(name, 20)}, {n:,} images"
+            who = drawing.short(name if name.startswith("reader") else f"reader {name}", 27)
+            kept, label = read["specificity"].readers[name], f"{who}, {n:,} images"
             if sensitivity.value is not None and kept.value is not None:
                 axes.plot(1 - kept.value, sensitivity.value, marker, color=GREEN, markersize=7, zorder=4, label=label)
     _finish(figure, axes, metrics, "auroc", "AUROC")

@@ -23,10 +23,9 @@ from vitmed.data.samples import Splits, cells_of
 from vitmed.data.splits import make_splits
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS, refuse_idle
-from vitmed.imaging.augmentation import POLICIES
+from vitmed.imaging.augmentation import POLICIES, refuse_flips, refuse_views, safe_views
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
-from vitmed.imaging.exact_views import refuse_flips, refuse_views, safe_views
 from vitmed.metrics.readers import check_readers
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.hardware import check_compiler, pick_device

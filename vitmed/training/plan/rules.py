@@ -35,7 +35,7 @@ class PlanInputs:
     lora: bool = False  # whether only low-rank additions learn
     ratio: float = 1.0  # training images of the commonest class for each of the rarest
     policy: str = "medical"  # of augmentation
-    views: str = "one"  # a key of `imaging.exact_views.VIEWS`, the most that the augmentation policy calls safe
+    views: str = "one"  # a key of `imaging.augmentation.VIEWS`, the most that the augmentation policy calls safe
     kind: str = "classes"  # of the labels, a key of `TARGETS`
 
     @property

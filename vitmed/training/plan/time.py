@@ -29,13 +29,11 @@ from vitmed.core.text import about, counted, duration_text, round_up
 from vitmed.data.loading import pick_workers
 from vitmed.data.samples import Splits
 from vitmed.decisions.out_of_distribution import MOST_FITTED
-from vitmed.imaging.augmentation import Augmenter
-from vitmed.imaging.exact_views import VIEWS
+from vitmed.imaging.augmentation import VIEWS, Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.hardware import busy, machine, pick_precision, seconds_of, seeded, using_threads
+from vitmed.models.hardware import busy, machine, pick_precision, seconds_of, seeded, using_threads, versions
 from vitmed.models.sizes import size_of
 from vitmed.models.vit import ViT
-from vitmed.training.environment import versions
 from vitmed.training.loop import optimiser_step
 from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.plan.rules import SMALL, PlanInputs, Rule

@@ -10,8 +10,7 @@ import torch
 
 from vitmed.core.config import AugmentConfig
 from vitmed.core.errors import UsageError
-from vitmed.imaging.augmentation import POLICIES
-from vitmed.imaging.exact_views import VIEWS, refuse_views, safe_views, views_of
+from vitmed.imaging.augmentation import POLICIES, VIEWS, refuse_views, safe_views, views_of
 from vitmed.imaging.preprocessing import Preprocessing
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
