@@ -170,3 +170,17 @@ def test_every_process_of_a_cluster_prints_its_own_answer(
     """Only those that share one training or study print one together."""
     monkeypatch.setenv("RANK", "1")
     assert json.loads(vitmed("runs", tmp_path, "--json").out)["runs"] == []
+
+
+@pytest.mark.parametrize("on", ["ray", None])
+def test_one_fold_and_a_process_that_torchrun_started_alone_may_have_several_devices(
+    vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: str | None
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr("vitmed.studies.study.train_on_nodes", lambda on, devices, *more: begun.append(on) or 0)
+    monkeypatch.setattr("vitmed.training.processes.launch", lambda devices, *more: begun.append("here") or 0)
+    given = "train", tmp_path, "--devices", "2", *(("--on", on) if on else ())
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert vitmed(*given, "--folds", "2", "--fold", "1").code == vitmed(*given, "--folds", "2").code == 0
+    assert begun == [on or "here", "here"]

@@ -16,7 +16,9 @@ from vitmed.commands import predict_shard as verb
 from vitmed.core import remote
 from vitmed.core.errors import DataError
 from vitmed.core.run_folder import copies, place_of
+from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
+from vitmed.report.plots.pictures import prediction_picture
 from vitmed.studies.one_run import TrainResult
 
 pytestmark = pytest.mark.slow
@@ -46,7 +48,8 @@ def test_a_run_trains_on_an_address_and_names_it(store: Any, tmp_path: Path) -> 
     assert found.predictions.paths == evaluate(here.folder, output=tmp_path / "local-again").predictions.paths
     rows = predict("s3://lab/cells/amber", checkpoint=there.folder)
     assert len(rows.paths) == 12 and not rows.errors
-    assert all(Path(path).is_relative_to(copies()) for path in rows.paths)
+    assert all(path.startswith("s3://lab/cells/amber/") and place_of(path).is_file() for path in rows.paths)
+    assert prediction_picture(rows, load_checkpoint(there.folder / "best.pt").preprocessing).startswith(b"\x89PNG")
 
 
 def test_a_changed_image_is_seen(store: Any, tmp_path: Path) -> None:
@@ -62,7 +65,7 @@ def test_an_image_that_vanished_is_a_row(store: Any, tmp_path: Path, monkeypatch
     """A bucket that cannot be reached, or a name that is refused, ends the command."""
     run = train(tmp_path / "local", **BARE, output=tmp_path / "runs", weights="none")
     listed, gone = verb.names_below, "s3://lab/cells/blue/gone.png"
-    monkeypatch.setattr(verb, "names_below", lambda address: [*listed(address), gone])
+    monkeypatch.setattr(verb, "names_below", lambda address: listed(address) | {gone: "1 etag"})
     written = predict_shard("s3://lab/cells", checkpoint=run.folder, output=tmp_path / "there", device="cpu")
     (error,) = written.errors
     assert written.read == 24 and error[0] == gone and error[1].startswith(f"{gone}: no such file")
@@ -83,6 +86,10 @@ def test_parts_copy_their_images_for_a_moment(store: Any, tmp_path: Path) -> Non
     here, there = (Predictions.from_csv(tmp_path / f"{way}.csv") for way in ("here", "there"))
     assert there.paths == tuple(path.replace(f"{tmp_path.as_posix()}/local", "s3://lab/cells") for path in here.paths)
     assert (there.logits == here.logits).all()
+    assert predict("s3://lab/cells", checkpoint=run.folder).paths == there.paths
+    upload(store, draw_classes(tmp_path / "other", 12, seed=5))
+    with pytest.raises(DataError, match=r"s3://lab/cells/.*png: has changed since"):
+        predict_shard("s3://lab/cells", checkpoint=run.folder, output=tmp_path / "there", device="cpu")
 
 
 def test_google_cloud_storage_is_read_in_the_same_way(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

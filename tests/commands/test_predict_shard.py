@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from conftest import Trained, listing
 from predicted import assert_agree
 
 from vitmed import merge, predict, predict_shard
+from vitmed.commands import predict_shard as verb
 from vitmed.core.errors import DataError, UsageError
 from vitmed.metrics.predictions import Predictions
 
@@ -70,6 +72,27 @@ def test_the_merged_table_is_that_of_one_process(
         os.utime(image, ns=(later := (tmp_path / "p.csv").stat().st_mtime_ns + 10**12, later))
     with pytest.raises(DataError, match=r"png: has changed since .*part-00002-of-00003.parquet was written"):
         shards(images, tmp_path / "parts", trained, [2])
+
+
+def test_an_image_that_was_replaced_by_an_older_one_or_in_the_store_has_changed(
+    trained: Trained, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copied(names: Sequence[str]) -> AbstractContextManager[dict[str, Path]]:
+        return nullcontext({name: images / name.removeprefix("s3://lab/") for name in names})
+
+    folder, etags = shards(images / "amber", tmp_path / "here", trained, (1,)), {"s3://lab/amber/amber_0.png": "9 old"}
+    other = images / "blue" / "blue_0.png"
+    os.utime(other, (0, 0))
+    shutil.copy2(other, images / "amber" / "amber_0.png")  # as rsync -a and tar x do
+    with pytest.raises(DataError, match=r"amber_0.png: has changed since .*part-00001-of-00003.parquet was written"):
+        shards(images / "amber", folder, trained, (1,))
+    monkeypatch.setattr(verb, "names_below", lambda address: dict(etags))
+    monkeypatch.setattr(verb, "fetched", copied)
+    given: dict[str, Any] = {"output": tmp_path / "there", "checkpoint": trained.best}
+    assert predict_shard("s3://lab/amber", **given) == predict_shard("s3://lab/amber", **given)
+    etags["s3://lab/amber/amber_0.png"] = "9 new"
+    with pytest.raises(DataError, match=r"s3://lab/amber/amber_0.png: has changed since .* was written"):
+        predict_shard("s3://lab/amber", **given)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vitmed.core import process
-from vitmed.core.process import cores
+from vitmed.core.process import cores, is_rank
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the GNU C library and /sys")
 TUNED = """
@@ -72,6 +72,15 @@ def test_the_cores_of_a_container_count(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("world", "several"), [("2", True), ("16", True), ("1", False), ("", False), ("abc", False)])
+def test_a_rank_is_one_of_several_processes(monkeypatch: pytest.MonkeyPatch, world: str, several: bool) -> None:
+    monkeypatch.setenv("WORLD_SIZE", world)
+    monkeypatch.delenv("RANK", raising=False)
+    assert not is_rank()
+    monkeypatch.setenv("RANK", "0")
+    assert is_rank() is several
+
+
 @LINUX
 def test_pytorch_takes_no_more_threads_than_the_container_has(tmp_path: Path) -> None:
     group = Path("/sys/fs/cgroup/cpu", f"vitmed-{os.getpid()}")

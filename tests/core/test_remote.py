@@ -181,7 +181,7 @@ def test_other_kinds_of_addresses_are_refused_by_name() -> None:
 
 def test_images_are_copied_for_a_moment_apart_from_the_copy(bucket: Any) -> None:
     """So two commands do not remove each other's images."""
-    names = remote.names_below(ADDRESS)
+    names = [*remote.names_below(ADDRESS)]
     assert names == [f"{ADDRESS}/a/1.png", f"{ADDRESS}/b/2.png"]
     with remote.fetched(["local.png", *names]) as first, remote.fetched(names) as second:
         for places in (first, second):

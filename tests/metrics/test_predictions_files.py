@@ -20,7 +20,7 @@ def merged(folder: Path, before: Predictions, features: int = 0) -> bytes:
     count = len(before) + len(before.errors)
     about = {"checkpoints": "w", "lists of images": "l", "images": count, "shards": 1, "shard": 1}
     file = folder / "part-00001-of-00001.parquet"
-    write_part(file, about, before, np.ones((len(before), features), np.float32))
+    write_part(file, about, before, np.ones((len(before), features), np.float32), {})
     assert read_part(file)[0] == about
     done = merge(folder, force=True)
     assert done.read == len(before) and done.errors == before.errors
@@ -63,7 +63,7 @@ def test_parts_of_findings_and_of_numbers_too(tmp_path: Path, reach: float | Non
         two.mkdir(exist_ok=True)
         for shard, name in ((2, "part-a.parquet"), (1, "part-b.parquet")):  # the shards order the rows, no file name
             about = {"checkpoints": "w", "lists of images": "l", "images": 2, "shards": 2, "shard": shard}
-            write_part(two / name, about, before.take(np.array([shard - 1])), np.ones((1, 0), np.float32))
+            write_part(two / name, about, before.take(np.array([shard - 1])), np.ones((1, 0), np.float32), {})
         assert merge(two, force=True).file.read_bytes() == before.to_csv(errors=True).encode()
         if before.kind == "number":
             assert table["target_spread"].to_pylist() == [2.7, 2.7] and table["reach"].to_pylist() == [reach, reach]

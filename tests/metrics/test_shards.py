@@ -29,6 +29,8 @@ def slurm(task: int, low: int, high: int, count: int) -> dict[str, str]:
         ("2/4", {"RANK": "0", "WORLD_SIZE": "1"}, (2, 4)),  # a number is a number, whatever started the process
         ("auto", {"RANK": "0", "WORLD_SIZE": "4"}, (1, 4)),
         ("auto", {"RANK": "3", "WORLD_SIZE": "4", **slurm(0, 0, 1, 2)}, (4, 4)),
+        ("auto", {"RANK": "0", "WORLD_SIZE": "1", **slurm(2, 1, 4, 4)}, (2, 4)),  # what an earlier torchrun left
+        ("auto", {"RANK": "0", "WORLD_SIZE": "1"}, (1, 1)),
         ("auto", slurm(0, 0, 15, 16), (1, 16)),
         ("auto", slurm(16, 1, 16, 16), (16, 16)),
         ("auto", slurm(10, 0, 15, 4), (3, 4)),  # --array=0-15:5

@@ -106,11 +106,9 @@ def test_a_file_that_only_a_worker_does_not_see_is_no_row(trained: Any, tmp_path
     how.about["checkpoints"] = saved.weights_hash
     names = [str(images / "amber" / "amber_0.png"), str(tmp_path / "gone.png")]
     with pytest.raises(DataError, match=r"does not see .*gone\.png"):
-        verb.write_shard(how, verb.Shard(1, 1), names, frozenset())
+        verb.write_shard(how, verb.Shard(1, 1), names, {})
     assert not list(tmp_path.glob("*.parquet"))
-    assert (
-        verb.write_shard(how, verb.Shard(1, 1), names, frozenset([names[1]])).read == 1
-    )  # named, and not there at all
+    assert verb.write_shard(how, verb.Shard(1, 1), names, {names[1]: ""}).read == 1  # named, and not there at all
 
 
 def cluster_model(path: Path) -> Any:
@@ -175,12 +173,12 @@ def test_a_node_has_to_see_the_files_of_the_settings_wherever_they_stand(tmp_pat
 
 
 def test_a_process_that_is_killed_after_ctrl_c_was_interrupted() -> None:
-    assert _code([0, 0], stopped=True) == 0 and _code([130, 130], stopped=True) == 130
+    assert _code([0, 0], True, "RUN") == 0 and _code([130, 130], True, "RUN") == 130
     with pytest.raises(Interrupted, match="stopped; process 1 of 2 did not end within 30 s") as stopped:
-        _code([130, -9], stopped=True)
-    assert "--resume RUN" in stopped.value.fix
+        _code([130, -9], True, "runs/a")
+    assert "--resume runs/a with" in stopped.value.fix
     with pytest.raises(VitmedError, match="process 1 of 2 was killed, or its node was lost"):
-        _code([130, -9], stopped=False)
+        _code([130, -9], False, "RUN")
 
 
 # ---- which cluster ----

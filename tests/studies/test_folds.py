@@ -259,6 +259,13 @@ def test_calibration_is_told_of_each_fold(decided: Path, tmp_path: Path) -> None
     assert "were calibrated on its own validation images" in text and "fold 2 temperature 2." in text
 
 
+def test_processes_that_torchrun_started_are_refused_before_they_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="not as one of the processes of torchrun"):
+        cross_validate("data")
+
+
 def test_a_refused_beginning_leaves_nothing(data: Path, tmp_path: Path) -> None:
     for split in ("train", "test"):
         (tmp_path / "parted").mkdir(exist_ok=True)
@@ -266,6 +273,18 @@ def test_a_refused_beginning_leaves_nothing(data: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has its own test"):
         run(tmp_path / "parted", tmp_path / "runs", hold_out=0.2)
     assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_an_interruption_before_the_first_fold_begins_promises_nothing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*names: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vitmed.studies.study.vitmed.train", stopped)
+    with pytest.raises(Interrupted, match="before its first fold had begun") as told:
+        run(data, tmp_path)
+    assert told.value.fix == "start again with vitmed cross-validate" and not list(tmp_path.iterdir())
 
 
 def test_folds_without_a_held_out_test_are_evaluated_on_other_images_alone(done: Path, tmp_path: Path) -> None:

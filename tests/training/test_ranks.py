@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from queue import Empty
+from threading import Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import assert_close, last, same
-from conftest import TINY, TINY_SETS, draw_classes, draw_nothing, draw_splits
+from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw_splits
 from tiny_config import tiny_config
 
 from vitmed import train
@@ -30,6 +32,7 @@ from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
 from vitmed.studies import one_run
+from vitmed.training import processes
 from vitmed.training import run as runs
 from vitmed.training.early_stopping import validate
 from vitmed.training.finetune import Finetune
@@ -139,6 +142,24 @@ def on_ranks(world: int, work: Callable[[], Any], port: int = 0) -> list[Any]:
         process.join(10)
         assert process.exitcode is not None, "a rank waits for another"
     return [found.get(rank) for rank in range(world)]
+
+
+def test_a_rank_that_waits_says_for_whom_and_a_signal_ends_it(monkeypatch: pytest.MonkeyPatch, ui: Recorder) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        address = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
+        for name, value in address.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(UsageError, match=f"cannot meet at 127.0.0.1:{port}.*EADDRINUSE"), Ranks.join():
+            pass
+    monkeypatch.setattr(processes, "PATIENCE", 0.05)
+    Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt), Ranks.join():
+        pass
+    assert ui.said == [f"RANK 0 of WORLD_SIZE 2 waits for the others at 127.0.0.1:{port}"]
+    torch.distributed.TCPStore("127.0.0.1", port, 2)  # the other, so that the thread ends
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from vitmed.core.downloads import unconnected
 from vitmed.core.errors import UsageError, excluded
 from vitmed.core.messages import listening, say, warn
 from vitmed.core.options import FIRST, LAST, Argument, AskedWindow, Devices, Fields, Option
+from vitmed.core.process import is_rank
 
 FEW = 16  # up to this number of options need no panels
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
@@ -330,9 +331,9 @@ def weights_where(name: Annotated[str, typer.Argument(help="A name of `vitmed we
 
 def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
     """Train on a folder of labelled images, then evaluate the best checkpoint on validation and on the test split."""
-    if devices is not None and devices > 1 and "RANK" not in os.environ:  # so many processes run this command line
+    if devices is not None and devices > 1 and not is_rank():  # so many processes run this command line
         on = options.get("on") or os.environ.get("VITMED_ON", "local")
-        if on != "local" and options.get("folds") is None:
+        if on != "local" and (options.get("folds") is None or options.get("fold") is not None):
             if as_json:
                 raise UsageError("--json: not with --devices and --on", "vitmed runs --json, when it has ended")
             from vitmed.studies.study import train_on_nodes

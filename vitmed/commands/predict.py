@@ -9,6 +9,7 @@ from vitmed.core.files import is_stream
 from vitmed.core.messages import bar
 from vitmed.core.options import CHECKPOINT, AskedWindow, Images, Precision, Runs
 from vitmed.core.places import new_file
+from vitmed.core.run_folder import address_of, copies
 from vitmed.inference.open_model import files_for, find_checkpoint, find_named, list_images, open_network, warn_of_seen
 from vitmed.inference.saved_model import SavedModel, check_precision
 from vitmed.metrics.predictions import Predictions
@@ -44,9 +45,10 @@ def predict(
     """
     check_precision(precision)
     saved = find_checkpoint(checkpoint, runs)
-    names = list_images(images)
+    names, cache = list_images(images), copies().as_posix()  # whose images are shown by their addresses
     warn_of_seen(names, saved)
-    files = files_for(names, saved, frame, window)
+    shown = [(name.startswith(cache) and address_of(Path(name))) or name for name in names]
+    files = files_for(shown, saved, frame, window, dict(zip(shown, map(Path, names), strict=True)))
     network = open_network(saved, saved.policy, device, precision)
     with bar("predicting") as advance:
         return saved.decided(files.predictions(saved, network.outputs(files.read, len(files), advance)))

@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -82,7 +83,7 @@ def predict_shard(
     divides = shard == ALL and (on or os.environ.get(VARIABLE)) is not None
     with opened(on if divides else "local", strict=strict) as places:
         saved = models.find_checkpoint(checkpoint, runs)
-        named, every = _listed(sources)
+        named, every, versions = _listed(sources)
         models.warn_of_seen(every, saved)
         new_folder(folder, [*filter(Path.is_dir, named), saved.splits.root], filled=True)
         count = -(-len(every) // min(max(len(every) // PARTS, FEWEST), MOST)) if divides else part.count
@@ -93,27 +94,27 @@ def predict_shard(
 
             device = f"cuda:{int(local) % torch.cuda.device_count()}" if torch.cuda.is_available() else device
         how = How(saved.path, device, precision, frame, features, folder, _about(saved, every, frame, features))
-        missing = frozenset(path.as_posix() for path in named if not path.exists())
-        written = list(_write_shards(places.executor, how, shards, every, missing, saved))
+        versions |= {path.as_posix(): "" for path in named if not path.exists()}
+        written = list(_write_shards(places.executor, how, shards, every, versions, saved))
     errors = tuple(error for one in sorted(written) for error in one.errors)
     if divides:
         say(f"{counted(len(every), 'image')} in {counted(count, 'part')}; to join them: vitmed merge {quoted(folder)}")
     return WrittenPredictions(folder if divides else written[0].file, sum(one.read for one in written), errors)
 
 
-def _listed(sources: list[str | Path]) -> tuple[list[Path], list[str]]:
-    """The files and folders that are named, and the name of every image once; at an address its address."""
+def _listed(sources: list[str | Path]) -> tuple[list[Path], list[str], dict[str, str]]:
+    """The files and folders that are named, and the name of every image once; at an address its address -> version."""
     here = [source for source in sources if not is_remote(source)]
-    below = [name for source in sources if is_remote(source) for name in names_below(f"{source}")]
+    below = {name: at for source in filter(is_remote, sources) for name, at in names_below(f"{source}").items()}
     names = models.list_images(here) if here or not below else []
     every = list(dict.fromkeys([*names, *filter(is_image, below)]))
     if not every:
         raise DataError(f"{sources[0]}: no image lies there", "name an address with images")
-    return models.find_named(here), every
+    return models.find_named(here), every, below
 
 
 def _write_shards(
-    place: Executor | None, how: How, shards: list[Shard], names: list[str], missing: frozenset[str], saved: SavedModel
+    place: Executor | None, how: How, shards: list[Shard], names: list[str], versions: dict[str, str], saved: SavedModel
 ) -> Iterator[WrittenPredictions]:
     """Write the shards, here one after another, and yield each that is written."""
     make_folder(how.folder)
@@ -122,8 +123,8 @@ def _write_shards(
     if place is None:
         write = partial(write_shard, network=models.open_network(saved, saved.policy, how.device, how.precision))
     prepare(place, [how.checkpoint, *three([name for name in names if not is_remote(name)])], how.folder)
-    blocks = ((one, one.rows(len(names))) for one in shards)
-    calls = ((how, one, names[rows.start : rows.stop], missing) for one, rows in blocks)
+    blocks = ((one, names[(rows := one.rows(len(names))).start : rows.stop]) for one in shards)
+    calls = ((how, one, block, {name: versions[name] for name in block if name in versions}) for one, block in blocks)
     for done, one in enumerate(each(place, write, calls), 1):
         if place is not None:
             say(f"{done} of {counted(len(shards), 'part')}: {one.file}")
@@ -140,12 +141,12 @@ def _network(path: Path, digest: str, device: str, precision: str) -> Network:
 
 
 def write_shard(
-    how: How, part: Shard, names: list[str], missing: frozenset[str], network: Network | None = None
+    how: How, part: Shard, names: list[str], versions: dict[str, str], network: Network | None = None
 ) -> WrittenPredictions:
     """Predict the images of a shard, unless its part is there, and write the part.
 
     Args:
-        missing: named images that do not exist; another one that this machine does not see is an error of the machine.
+        versions: of images at addresses; "" of named ones that do not exist. Another that is not here is an error.
         network: opened already; default: that of `how`.
     """
     elsewhere = network is None
@@ -153,15 +154,18 @@ def write_shard(
     saved = network.saved
     about = {**how.about, "precision": network.precision, "shards": part.count, "shard": part.number}
     file, errors = how.folder / f"part-{part.number:05d}-of-{part.count:05d}.parquet", tuple[tuple[str, str], ...]()
+    for name in names:
+        with suppress(OSError, ValueError):  # it is not there
+            versions[name] = versions.get(name) or "{0.st_size} {0.st_mtime_ns}".format(Path(name).stat())
     if done := file.exists():
-        written, table = parts.read_part(file)
+        written, table = parts.read_part(file, [parts.FEATURES])
         if differing := [name for name in about if written[name] != about[name]]:
             raise UsageError(f"{file} is there, of other {differing[0]}", "name a new folder: --output FOLDER")
-        here, written_at = (place for name in names if (place := Path(name)).is_file()), file.stat().st_mtime_ns
-        if newer := next((place for place in here if place.stat().st_mtime_ns > written_at), None):
-            raise DataError(f"{newer}: has changed since {file} was written", f"remove {file}, and run it again")
-        cells = zip(table["path"].to_pylist(), table[parts.ERROR].to_pylist(), strict=True)
-        errors = tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
+        cells = (map(from_cell, table[name].to_pylist()) for name in ("path", parts.ERROR, parts.VERSION))
+        rows = [*zip(*cells, strict=True)]
+        if changed := next((name for name, _, version in rows if versions.get(name) not in (None, "", version)), None):
+            raise DataError(f"{changed}: has changed since {file} was written", f"remove {file}, and run it again")
+        errors = tuple((name, problem) for name, problem, _ in rows if problem)
     elif names:
         with fetched(names) as places:
             files = models.files_for(names, saved, how.frame, places=places)
@@ -169,11 +173,9 @@ def write_shard(
                 outputs = network.outputs(files.read, len(files), advance, how.features)
             predictions = saved.decided(files.predictions(saved, outputs))
         errors = predictions.errors
-        seen = (name in missing or is_remote(name) or Path(name).exists() for name, _ in errors)
-        unseen = [name for (name, _), there in zip(errors, seen, strict=True) if elsewhere and not there]
-        if unseen:
+        if unseen := [name for name, _ in errors if elsewhere and name not in versions]:
             raise DataError(f"{platform.node()}: does not see {unseen[0]}", "mount the same files there, and go on")
-        parts.write_part(file, about, predictions, outputs.features)
+        parts.write_part(file, about, predictions, outputs.features, versions)
     say(f"shard {part}: {counted(len(names), 'image')} in {file}{', which was finished before' * done}")
     return WrittenPredictions(file, len(names) - len(errors), errors)
 

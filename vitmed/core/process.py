@@ -46,7 +46,7 @@ def tune_process(command: str = "") -> None:
 
 def is_rank() -> bool:
     """Whether torchrun, or another launcher with its variables, has started this process as one of several."""
-    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1
+    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "").isdecimal() and int(os.environ["WORLD_SIZE"]) > 1
 
 
 def end_with_driver() -> None:

@@ -62,14 +62,12 @@ def copied(address: str, place: Path) -> Path:
     return place
 
 
-def names_below(address: str) -> list[str]:
-    """List the addresses of the files at an address, sorted; nothing is copied. Raises as `copied`."""
-    place = place_of(address)
-    home, _ = _bucket(address, place)
-    address = f"{address_of(place)}"
-    with _readable(address, home):
+def names_below(address: str) -> dict[str, str]:
+    """List the files at an address: sorted address -> version; nothing is copied. Raises as `copied`."""
+    home, _ = _bucket(address, place := place_of(address))
+    with _readable(address := f"{address_of(place)}", home):
         _, files = _listed(address, home)
-    return sorted(f"{address_of(path)}" for path in files)
+    return dict(sorted((f"{address_of(path)}", f"{file.size} {file.etag}") for path, file in files.items()))
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Predictions of any kind of label in files: a predictions.csv, and the same as Parquet files, one for each shard of a
 long list of images (the extra `scale`).
 
-A part has the columns of `predict --csv` of its kind of label, and `features` if asked for. Its numbers have their
-types and bits; its texts are the cells of the CSV file.
+A part has the columns of `predict --csv` of its kind of label, `version` (what changes with the content of the image)
+and, if asked for, `features`. Its numbers have their types and bits; its texts are the cells of the CSV file.
 """
 
 import csv
@@ -29,9 +29,8 @@ from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE, RAW, Table, read_table
 
-KEY = b"vitmed predictions 2"  # of the description in the file
-FEATURES, ERROR = "features", "error"
-
+KEY = b"vitmed predictions 3"  # of the description in the file
+FEATURES, ERROR, VERSION = "features", "error", "version"
 
 PREDICTIONS: dict[Kind, type[Predictions]] = {
     "classes": Predictions,
@@ -74,9 +73,11 @@ def check_pyarrow(wanted: object) -> None:
         raise UsageError(f"{wanted}: Parquet files need one more package", "pip install 'vitmed[scale]'")
 
 
-def write_part(file: Path, about: dict[str, Any], predictions: Predictions, features: np.ndarray) -> None:
+def write_part(
+    file: Path, about: dict[str, Any], predictions: Predictions, features: np.ndarray, versions: Mapping[str, str]
+) -> None:
     """Write a part, with what it says of itself, completely or not at all. `features` are (S, D) float32 of the S
-    images that could be read; D is 0 without them."""
+    images that could be read; D is 0 without them. `versions` are of the images, by name."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -87,6 +88,7 @@ def write_part(file: Path, about: dict[str, Any], predictions: Predictions, feat
     for name, cells in columns.items():
         if kind := types.get(from_cell(name)):
             columns[name] = pa.array((float(cell) if cell else None for cell in cells), pa.from_numpy_dtype(kind))
+    columns[VERSION] = [versions.get(name, "") for name in (*predictions.paths, *dict(predictions.errors))]
     if features.shape[1]:
         columns[FEATURES] = pa.array([*features, *[None] * (len(rows) - len(features))], pa.list_(pa.float32()))
     with whole_file(file) as stream:
@@ -94,15 +96,15 @@ def write_part(file: Path, about: dict[str, Any], predictions: Predictions, feat
         pq.write_table(table, stream, write_page_checksum=True)
 
 
-def read_part(file: Path) -> tuple[dict[str, Any], Any]:
-    """What a part says of itself, and its rows, checked: a `pyarrow.Table` without the features. Raises DataError if it
-    is damaged; UsageError if it is of another version."""
+def read_part(file: Path, without: Sequence[str] = (FEATURES, VERSION)) -> tuple[dict[str, Any], Any]:
+    """What a part says of itself, and its rows, checked: a `pyarrow.Table` without these columns. Raises DataError if
+    it is damaged; UsageError if it is of another version."""
     import pyarrow.dataset as ds
 
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
     try:
         parts = ds.dataset(file, format=ds.ParquetFileFormat(default_fragment_scan_options=options))
-        table = parts.to_table(columns=[name for name in parts.schema.names if name != FEATURES])
+        table = parts.to_table(columns=[name for name in parts.schema.names if name not in without])
     except (ValueError, OSError) as error:
         problem = f"{file}: not a whole part ({' '.join(str(error).split())[:200]})"
         raise DataError(problem, "remove it, and run the vitmed predict that wrote it again") from None
@@ -187,9 +189,10 @@ class Shard:
 
 
 def read_shard(text: str, environment: Mapping[str, str]) -> Shard:
-    """The shard that `--shard` names: "2/4"; or "auto", from RANK and WORLD_SIZE, as torchrun sets them, else from the
-    SLURM_ARRAY_TASK_ variables, whose lowest task is shard 1. Raises UsageError without such a shard."""
-    names = next((names for names in (RANKS, TASKS) if environment.keys() >= {*names}), ())
+    """The shard that `--shard` names: "2/4"; or "auto", from RANK and WORLD_SIZE, as torchrun sets them for several
+    processes, else from the SLURM_ARRAY_TASK_ variables, whose lowest task is shard 1. Raises UsageError for none."""
+    sources = (TASKS, RANKS) if environment.get("WORLD_SIZE") == "1" else (RANKS, TASKS)
+    names = next((names for names in sources if environment.keys() >= {*names}), ())
     words = [environment[name] for name in names] if text == AUTO else text.split("/")
     numbers = [int(word) if re.fullmatch("[0-9]{1,7}", word, re.ASCII) else -1 for word in words]
     if text == AUTO and len(numbers) == 4:  # the lowest task and the highest, with the same step between all

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 import vitmed
 from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.downloads import is_offline
-from vitmed.core.errors import CheckpointError, DataError, TimeTooShortError, UsageError
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, TimeTooShortError, UsageError
 from vitmed.core.files import write_json
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.messages import bar, gathering, same_words, say, show, warn
@@ -169,6 +169,10 @@ class CrossValidation(Study[Evaluation]):
             raise CheckpointError(f"{self.folder.path}: its first fold had not begun", AGAIN)
         if self.first is None and self.divided.data:
             check_same_data(self.settings, self.divided.data, self.folder)
+
+    def interrupted(self) -> None:
+        if self.planned is None:
+            raise Interrupted("interrupted before its first fold had begun", AGAIN)
 
     def jobs(self) -> Iterator[Job | None]:
         """As `Study.jobs`: the others wait for the plan of the first."""

@@ -418,7 +418,7 @@ def train_on_nodes(on: str, devices: int, options: Mapping[str, Any], words: Seq
             codes, stopped = _followed(running, logs[0], stop)
         finally:
             stop.unlink(missing_ok=True)
-    return _code(codes, stopped)
+    return _code(codes, stopped, "RUN" if resumed is None else quoted(resumed))
 
 
 def files_of(options: Mapping[str, Any]) -> list[Path]:
@@ -467,14 +467,13 @@ def _ended(future: Future[Any]) -> int:
         return -signal.SIGKILL
 
 
-def _code(codes: Sequence[int], stopped: bool) -> int:
-    """The largest exit code of those that failed by themselves. Raises VitmedError where one was killed, Interrupted
-    where Ctrl-C was the reason."""
+def _code(codes: Sequence[int], stopped: bool, run: str) -> int:
+    """The largest exit code of what failed. Raises VitmedError, after Ctrl-C Interrupted, where one was killed."""
     if reported := [code for code in codes if 1 < code != errors.Interrupted.exit_code]:
         return max(reported)
     if killed := [rank for rank, code in enumerate(codes) if code < 0]:
         which = f"process {killed[0]} of {len(codes)}"
-        fix = "vitmed train --resume RUN with the same --devices and --on goes on from what is saved"
+        fix = f"vitmed train --resume {run} with the same --devices and --on goes on from what is saved"
         if stopped:
             raise errors.Interrupted(f"stopped; {which} did not end within {GRACE:.0f} s, and was killed", fix)
         raise errors.VitmedError(f"{which} was killed, or its node was lost", fix)

@@ -9,6 +9,7 @@ import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self, TypeVar
@@ -20,11 +21,13 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
 from vitmed.core.errors import Interrupted, OutOfMemoryError, Reported, UsageError, VitmedError
+from vitmed.core.messages import say
 from vitmed.core.process import cores, is_rank
-from vitmed.core.text import counted
+from vitmed.core.text import counted, first_line
 from vitmed.models.hardware import pick_device
 
 TIMEOUT = timedelta(minutes=30)  # for a rank that is alive and does not answer; one that dies is noticed at once
+PATIENCE = 5.0  # s until a rank says for whom it waits
 PREPARATION = timedelta(days=30)  # a rank may read a million images while the others wait
 AT_ONCE = (Interrupted, OutOfMemoryError)  # the others may be amid a step, where they wait for this rank's gradients
 Found = TypeVar("Found")
@@ -71,7 +74,15 @@ class Ranks:
             yield cls()
             return
         if not dist.is_initialized():  # by an earlier training of this process
-            store, rank, world = next(rendezvous("env://", timeout=TIMEOUT))
+            place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+            meeting = ThreadPoolExecutor(1).submit(next, rendezvous("env://", timeout=TIMEOUT))  # deaf to signals
+            if wait([meeting], PATIENCE).not_done:
+                say("RANK {RANK} of WORLD_SIZE {WORLD_SIZE} waits for the others".format(**os.environ) + f" at {place}")
+            try:
+                store, rank, world = meeting.result()
+            except (ValueError, dist.DistError) as error:
+                problem = f"RANK and WORLD_SIZE are set, but the processes cannot meet at {place}: {first_line(error)}"
+                raise UsageError(problem, "name MASTER_ADDR and a free MASTER_PORT, or unset RANK") from None
             if os.environ.get("GROUP_WORLD_SIZE") == "1":
                 # torchrun keeps the store when it restarts the ranks of a machine, with the addresses of the old ranks.
                 store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import VitmedError
+from vitmed.core.run_folder import is_remote, place_of
 from vitmed.core.text import counted
 from vitmed.explanation.results import TITLES, Maps, cells
 from vitmed.imaging.decode import read_image
@@ -172,7 +173,8 @@ def show_row(axes: Axes, predictions: Predictions, read: Read, row: int) -> None
 
 def prediction_picture(predictions: Predictions, how: Preprocessing) -> bytes:
     """Draw a PNG of up to 24 of the images with their predictions, in the window and of the frame of `how`."""
-    return png(grid(predictions, lambda path: np.asarray(read_image(path, frame=how.frame, window=how.window))))
+    at = {path: place_of(path) if is_remote(path) else path for path in predictions.paths}
+    return png(grid(predictions, lambda path: np.asarray(read_image(at[path], frame=how.frame, window=how.window))))
 
 
 MAP_COLOURS = "cividis"  # dark blue to yellow: made for colour-blind readers, and it rises in lightness
