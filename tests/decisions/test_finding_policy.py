@@ -86,3 +86,10 @@ def test_a_policy_decides_anew_what_others_decided() -> None:
     assert np.array_equal(again.predicted, plain.predicted) and again.columns == plain.columns
     limit = policy.findings["edema"].operating.threshold
     assert np.array_equal(again.predicted[:, 0], again.probabilities[:, 0] >= limit)
+
+
+def test_a_finding_of_too_few_patients_is_never_excluded() -> None:
+    """Of 80 images, 8 have it: 9 are the fewest from which a set of 90 % excludes anything."""
+    p = replace(draw(), groups=None)
+    found = choose_policy(p, EvaluateConfig(coverage=0.9)).apply(replace(p, labels=None))
+    assert found.members[:, 1].all() and not found.predicted[:, 1].all() and not found.members[:, 0].all()

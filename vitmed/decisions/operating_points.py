@@ -286,7 +286,7 @@ def _weak(truth: np.ndarray, units: Units, config: EvaluateConfig) -> list[str]:
         what = counted(images, f"{name} image") + (f" of {counted(patients, 'patient')}" if units.clustered else "")
         if min(images, patients) < FEW:
             few.append(what)
-        elif target is not None and images * (1 - target) < 1:
+        elif target is not None and images * (1 - target) < 1 - 1e-9:
             notes.append(f"Validation has {what}, so {target:g} means that not one of them may be missed.")
     doubt = f"The threshold rests on {' and '.join(few)} in validation; its numbers on validation are unreliable."
     return [*notes, doubt] if few else notes

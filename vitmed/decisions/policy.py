@@ -230,6 +230,10 @@ class FindingPolicy(DecisionPolicy):
         names, usual = validation.classes, EvaluateConfig(calibration="none", coverage=config.coverage)
         few = tuple(np.array(names)[fewer_holders(validation) < FEWEST].tolist())
         policies = {name: choose_policy(validation.of(name), usual if name in few else config) for name in names}
+        for name, policy in policies.items():
+            if (sets := policy.prediction_sets) is not None and name in sets.without:  # nothing excludes it
+                sets = sets.model_copy(update={"least": (sets.least[0], 0.0)})
+                policies[name] = policy.model_copy(update={"prediction_sets": sets})
         return {"findings": policies, "few": few, "unit": "images" if validation.groups is None else "patients"}
 
     def _decided(self, predictions: FindingPredictions) -> tuple[FindingPredictions, list[list[str]]]:
