@@ -122,6 +122,12 @@ def test_stain_scales_each_stain_by_its_share() -> None:
     assert np.asarray(corrupt(white, "stain", 5, (0,))).min() == 255  # no stain: nothing to change
 
 
+def test_colours_leave_a_grey_image_alone_whatever_the_others_of_its_set_are() -> None:
+    grey = Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16), np.uint8)).convert("RGB")
+    for name in ("stain", "hue"):
+        assert np.array_equal(np.asarray(corrupt(grey, name, 5, (0, 0))), np.asarray(grey))
+
+
 def test_resolution_loses_what_is_finer() -> None:
     board = Image.fromarray((np.indices((40, 40)).sum(axis=0) % 2 * 255).astype(np.uint8))
     assert np.ptp(np.asarray(corrupt(board, "resolution", 2, (0,)))) <= 1  # half the side: black and white become grey

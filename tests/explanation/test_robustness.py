@@ -102,7 +102,9 @@ def test_the_verdict_names_what_hurts_and_what_does_not() -> None:
     milder = measure_robustness(clean, {"jpeg": strengths(3.5), "hue": [clean] * 5, "defocus": strengths(3)})
     assert ". Next: JPEG by 0." in milder["verdict"] and milder["worst"] == "defocus"
     found = measure_robustness(clean, {"jpeg": [clean] * 5})
-    assert found["worst"] is None and "No corruption is shown" in found["verdict"]
+    assert found["worst"] is None and "No corruption is shown to hurt: the loss has no interval" in found["verdict"]
+    lost = found["corruptions"]["jpeg"]["lost"]  # none of 120 images shows a loss: that is not one of 0.000 to 0.000
+    assert (lost["value"], lost["low"], lost["high"]) == (0, None, None)
     gained = measure_robustness(draw(1), {"jpeg": [draw(1.5)] * 5, "hue": [draw(2)] * 5})
     gain = "to lower balanced accuracy; on the mean of the five strengths each corruption raises it."
     assert gained["worst"] is None and gained["verdict"] == f"No corruption is shown {gain}"

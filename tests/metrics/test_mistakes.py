@@ -160,6 +160,8 @@ def test_flipped_labels_are_found() -> None:
     model = LogisticRegression(C=0.1, max_iter=500)
     p = cross_val_predict(model, images, labels, cv=4, method="predict_proba")
     rows, suggested, _ = find_suspects(said(p.tolist(), labels.tolist()))
+    alike = said([[0.4, 0.6]] * 7, [1] * 6 + [0])  # the mean of six 0.6 is 1e-16 more
+    assert find_suspects(alike)[0].tolist() == [6]
     hits = np.isin(rows, flipped)
     assert hits.sum() / len(flipped) > 0.55 and hits.mean() > 0.85  # of the flipped, and of the suspects
     assert hits[: len(hits) // 2].mean() >= hits.mean()  # the first ones are the surest

@@ -42,7 +42,7 @@ from vitmed.imaging.preprocessing import RESAMPLING, Preprocessing
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import FEW_GROUPS, Estimate, Numbers, estimate, value_text
-from vitmed.metrics.intervals import jackknife_interval
+from vitmed.metrics.intervals import NONE, jackknife_interval
 from vitmed.metrics.predictions import Predictions, known_labels, target_of
 
 SIDE = 224  # px: the image side for the lengths in the table, which scale with the image
@@ -73,7 +73,10 @@ def corrupt(image: Image.Image, name: str, strength: int, seed: tuple[int, ...])
         raise unknown_key("corruption", name, CORRUPTIONS)
     alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None
     mode, how = image.mode.removesuffix("A"), CORRUPTIONS[name]
-    plain = image.convert(mode if how.colour or not is_grey(image) else "L")
+    grey = is_grey(image)
+    if grey and how.colour:  # as of an image without a stain
+        return image
+    plain = image.convert("L" if grey else mode)
     rng = np.random.default_rng([*seed, zlib.crc32(name.encode())])
     worse = how.change(plain, how.values[strength - 1], rng).convert(mode)
     if alpha is not None:
@@ -239,10 +242,10 @@ def _error(kind: TargetKind, number: str, predictions: Predictions) -> np.ndarra
 
 
 def _estimate(errors: np.ndarray, lowest: float = -np.inf) -> Estimate:
-    """An error, or a difference of two, with its interval; one that no patient changes is certain."""
+    """An error, or a difference of two, with its interval; one that no patient changes shows nothing, and has none."""
     value, *without = np.round(errors, 12) + 0.0  # + 0.0: never -0
-    certain = len(without) > 1 and set(without) == {value}
-    low, high = (value, value) if certain else jackknife_interval(value, np.array(without), skewed=False)
+    shown = set(without) != {value}
+    low, high = jackknife_interval(value, np.array(without), skewed=False) if shown else NONE
     return estimate(value, max(low, lowest), high, "jackknife")
 
 
@@ -251,8 +254,8 @@ def _shown(kind: TargetKind, numbers: Numbers) -> dict[str, Estimate]:
 
 
 def _verdict(found: Robustness) -> tuple[str | None, str]:
-    parts = {key: part for key, part in found.corruptions.items() if part.lost.low is not None}
-    if not parts:
+    parts = {key: part for key, part in found.corruptions.items() if part.lost.low is not None or part.lost.value == 0}
+    if all(part.lost.low is None for part in parts.values()):
         return None, "No corruption is shown to hurt: the loss has no interval."
     losses = {key: parts[key].lost for key in sorted(parts, key=lambda key: -(parts[key].lost.value or 0.0))}
     shown = [key for key, lost in losses.items() if lost.low is not None and lost.low > 0]  # the largest first
@@ -397,6 +400,7 @@ def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int]) -
         path = chosen.root / chosen.samples[row].path
         try:
             image = read_image(path, how.channels, frame=how.frame, window=how.window)
+            how.refuse_thin(path, image)
             return reduced(image, how)
         except DataError as error:
             return error.line

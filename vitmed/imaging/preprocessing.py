@@ -62,11 +62,15 @@ class Preprocessing:
     def square(self, path: Path, pixels: RawImage | Image.Image) -> np.ndarray:
         """Make square what `decode` returned for a file: (S, S, C) uint8. Raises as `read`."""
         image = to_8_bit(path, pixels, self.channels, self.window)
+        self.refuse_thin(path, image)
+        return self.fit(image)
+
+    def refuse_thin(self, path: Path, image: Image.Image) -> None:
+        """Raises DataError if padding would leave less than a pixel of a long, thin image."""
         if self.resize == "pad" and min(image.size) * self.image_size <= 0.5 * max(image.size):
             width, height = image.size
             problem = f"{path}: {width} x {height} px is too thin to pad to {self.image_size} px"
             raise DataError(problem, "train with --resize squash or crop")
-        return self.fit(image)
 
     def fit(self, image: Image.Image) -> np.ndarray:
         """Make an image square: (S, S, C) uint8; padding is black."""

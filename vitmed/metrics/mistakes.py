@@ -180,7 +180,8 @@ def find_suspects(predictions: Predictions) -> tuple[np.ndarray, np.ndarray, np.
     """
     labels, p = known_labels(predictions), predictions.probabilities
     every = np.arange(len(labels))
-    passing = np.where(p >= class_thresholds(predictions), p, -1.0)  # (S, K)
+    # 1e-6 for rounding, as in cleanlab: images of one probability reach their own mean
+    passing = np.where(p >= class_thresholds(predictions) - 1e-6, p, -1.0)  # (S, K)
     counted = passing.argmax(axis=1) if p.size else labels
     others = p.copy()
     others[every, labels] = -1.0
