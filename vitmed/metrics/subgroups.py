@@ -152,7 +152,7 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
         of = np.searchsorted(edges, numbers, side="right")
         members = {(int(g), owner) for g, owner, known in zip(of, units, given, strict=True) if known}
         if min(np.bincount([g for g, _ in members], minlength=len(edges) + 1)) < FEWEST:
-            lie = f"fewer than {FEWEST} {unit} lie between two {PARTS[parts]} of its numbers"
+            lie = f"fewer than {FEWEST} {unit} lie in one of the parts cut at the {PARTS[parts]} of its numbers"
             why = f"{lie}; write groups of your own into a column, such as under 50"
             return Strata((), np.zeros(len(cells), np.int64), why=why)
         shown = [f"{edge:.0f}" if edge.is_integer() else f"{edge:g}" for edge in edges]

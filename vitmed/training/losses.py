@@ -107,7 +107,7 @@ class BinaryCrossEntropy:
     @classmethod
     def of(cls, images: Images, findings: int, config: Config, device: torch.device) -> Self:
         """The loss of a configuration; a weight is how many negatives a finding has for each positive."""
-        known = int((images.targets != UNKNOWN).sum()) / len(images.targets)
+        known = int((images.targets != UNKNOWN).sum()) / len(images.targets) or 1.0
         if config.train.balance != "loss":
             return cls(None, known)
         positives, negatives = (images.targets == 1).sum(dim=0), (images.targets == 0).sum(dim=0)

@@ -9,9 +9,10 @@ import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from datetime import timedelta
+from threading import Thread
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -75,7 +76,15 @@ class Ranks:
             return
         if not dist.is_initialized():  # by an earlier training of this process
             place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
-            meeting = ThreadPoolExecutor(1).submit(next, rendezvous("env://", timeout=TIMEOUT))  # deaf to signals
+            meeting = Future[tuple[Any, int, int]]()
+
+            def meet() -> None:
+                try:
+                    meeting.set_result(next(rendezvous("env://", timeout=TIMEOUT)))
+                except Exception as error:
+                    meeting.set_exception(error)
+
+            Thread(target=meet, daemon=True).start()  # it is deaf to signals, and nobody waits for it at the end
             if wait([meeting], PATIENCE).not_done:
                 say("RANK {RANK} of WORLD_SIZE {WORLD_SIZE} waits for the others".format(**os.environ) + f" at {place}")
             try:

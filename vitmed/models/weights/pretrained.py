@@ -140,23 +140,25 @@ def read_weights(file: str | Path, entry: catalogue.Entry | None = None) -> Weig
     files.refuse_incomplete(plain, unused, path)
     join_positions(plain, path)
     model = describe(plain, layout)
+    clip = False
     if entry is None:
         about, masked = catalogue.about_weights(path), any("decoder" in name for name in unused)  # an autoencoder's
         kind = catalogue.SUPERVISED if "head.weight" in plain else catalogue.DISTILLED
         kind = catalogue.MASKED if masked else kind
         siglip = "attn_pool.latent" in plain and "cls_token" not in plain
-        if (siglip or "norm_pre.weight" in plain) and not about.get("mean"):  # no other network has either
-            about["mean"], about["std"] = map(tuple, catalogue.documents()[1]["norms"]["half" if siglip else "clip"])
+        clip = "norm_pre.weight" in plain and not about.get("mean")  # a few of LAION's have 0.5
+        if clip or (siglip and not about.get("mean")):
+            about["mean"], about["std"] = map(tuple, catalogue.documents()[1]["norms"]["clip" if clip else "half"])
         shown = catalogue.about_network(path, swiglu="swiglu" in model["mlp"])
     else:
         given, kind, shown = ("mean", "std", "interpolation", "licence", "seen"), entry.kind, {"pool": entry.readout}
         about = {name: getattr(entry, name) for name in given}
     normalize = catalogue.normalisation(about.get("mean"), about.get("std"), layout)
-    own = [] if about.get("mean") else [path.name.lower(), path.absolute().parent.name.lower()]
+    own = [] if about.get("mean") and not clip else [path.name.lower(), path.absolute().parent.name.lower()]
     named = next((how for name in own for word, how in NAMED.items() if word in name), None)
     usual = kind == catalogue.MASKED or layout in ("torchvision", "Google npz")
-    usual = usual or any(re.search("mask_token|reg_token|register|storage_token", name) for name in state)  # DINOv2, v3
-    about |= {"assumed": not (usual or named or about.get("mean")), "entry": entry}
+    usual = usual or any(re.search(r"mask_token|storage_token|rope\.periods", name) for name in state)  # DINOv2 and 3
+    about |= {"assumed": not (usual or named or (about.get("mean") and not clip)), "entry": entry}
     return Weights(path, layout, plain, model | shown, kind, named or normalize, unused, **about)
 
 

@@ -326,7 +326,7 @@ def config_with_weights(config: Config, weights: Weights) -> Config:
         if weights.assumed:
             others = "Weights of AugReg and many others of timm and Hugging Face have 0.5: --normalize half"
             unknown = f"{weights.path.name}: nothing states which mean and std its images had"
-            warn(f"{unknown}; ImageNet's are assumed. {others}")
+            warn(f"{unknown}; {'CLIP' if weights.normalize == 'given' else 'ImageNet'}'s are assumed. {others}")
         if weights.normalize == "given":
             values |= {"data.mean": list(weights.mean or ()), "data.std": list(weights.std or ())}
     for name, value in (("interpolation", weights.interpolation), ("resize", weights.resize)):
