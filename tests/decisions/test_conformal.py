@@ -194,12 +194,10 @@ class TestAnswers:
         is tested at 0.05 / 8; the answer is the largest number of images whose bound by scipy stays below the limit."""
         wrong = np.arange(200) >= 160  # from the most certain on
         chosen = choose_abstention(decided(np.linspace(4, 1, 200), wrong), 0.15)
+        effect = 200 / 199  # of images without patients: the variance with n - 1 over that with n
 
         def bound(n: int, doubt: float = 0.05 / 8) -> float:
             errors = max(0, n - 160)
-            effect = (
-                n / (n - 1) if errors else 1.0
-            )  # of images without patients: the variance with n - 1 over that with n
             return float(beta.ppf(1 - doubt, errors / effect + 1, (n - errors) / effect))
 
         most = max(n for n in range(1, 201) if bound(n) <= 0.15)
@@ -235,17 +233,17 @@ class TestAnswers:
         assert design_effect(np.ones(400, bool), np.repeat(np.arange(40), 10)) == 10
         assert design_effect(np.arange(8) < 4, np.zeros(8, int)) == 8  # one patient is one trial
         # Two patients of 6 and 2 images, 3 and 0 wrong: gaps 0.75 and -0.75, so 2 x 1.125 / 64 over 15 / 64 / 8.
-        # One patient of five has an error, so a fifth of the way from 8 / 2 to that.
+        # One patient of ten has an error, so a tenth of the way from 8 / 2 to that.
         shown = 2 * 1.125 / 64 / (15 / 512)
-        assert design_effect(np.arange(8) < 3, np.repeat([0, 1], [6, 2])) == pytest.approx(4 + (shown - 4) / 5)
+        assert design_effect(np.arange(8) < 3, np.repeat([0, 1], [6, 2])) == pytest.approx(4 + (shown - 4) / 10)
 
     def test_one_error_more_does_not_make_images_of_a_patient_independent(self) -> None:
-        """20 patients of 50 images: without an error 20 trials, with an error in five patients as many as images."""
+        """20 patients of 50 images: without an error 20 trials, with an error in ten patients as many as images."""
         patients, found = np.repeat(np.arange(20), 50), []
-        for errors in range(6):
+        for errors in range(11):
             found.append(design_effect(np.isin(np.arange(1000), 50 * np.arange(errors)), patients))
-        assert found[0] == 50 and found[5] == 1 and found == sorted(found, reverse=True)
-        assert np.diff(found) == pytest.approx(-49 / 5, abs=0.1)
+        assert found[0] == 50 and found[10] == 1 and found == sorted(found, reverse=True)
+        assert np.diff(found) == pytest.approx(-49 / 10, abs=0.1)
 
     def test_a_risk_that_cannot_be_kept(self) -> None:
         chosen = choose_abstention(draw(np.random.default_rng(0), 20), 0.01)

@@ -15,7 +15,7 @@ from vitmed.metrics.predictions import Predictions, known_labels
 DOUBT = 0.05  # chance that the bound on the risk does not hold
 SHOWN = 30  # classes whose share of answered images the report shows
 GRID = 101  # points of the curve
-FEW = 5  # patients with an error, below which they do not show how alike the errors of a patient are
+FEW = 10  # patients with an error, below which they do not show how alike the errors of a patient are
 
 
 class Abstention(Stored):
@@ -91,13 +91,12 @@ def choose_abstention(validation: Predictions, max_risk: float | None) -> Absten
     wrong, order = ~validation.right, np.argsort(-sure, kind="stable")
     distinct = np.unique(sure)[::-1]  # (T,), from high to low
     answered = np.searchsorted(-sure[order], -distinct, side="right")  # (T,) images at and above each
-    doubt = DOUBT / len(distinct).bit_length()
+    effect, doubt = design_effect(wrong, validation.units), DOUBT / len(distinct).bit_length()
     best, low, high = None, 0, len(distinct) - 1
     while low <= high:
         middle = (low + high) // 2
-        rows = order[: answered[middle]]
-        errors = wrong[rows]
-        bound = upper_bound(errors, design_effect(errors, validation.units[rows]), doubt)
+        errors = wrong[order[: answered[middle]]]
+        bound = upper_bound(errors, effect, doubt)
         if bound <= max_risk:
             least, coverage, risk = float(distinct[middle]), len(errors) / len(labels), float(errors.mean())
             best = Abstention(max_risk=max_risk, least=least, why="", coverage=coverage, risk=risk, bound=bound)
