@@ -242,10 +242,13 @@ def _error(kind: TargetKind, number: str, predictions: Predictions) -> np.ndarra
 
 
 def _estimate(errors: np.ndarray, lowest: float = -np.inf) -> Estimate:
-    """An error, or a difference of two, with its interval; one that no patient changes shows nothing, and has none."""
+    """An error, or a difference of two, with its interval; one that no patient changes is certain, but one of 0, which
+    none of them shows, has no interval."""
     value, *without = np.round(errors, 12) + 0.0  # + 0.0: never -0
-    shown = set(without) != {value}
-    low, high = jackknife_interval(value, np.array(without), skewed=False) if shown else NONE
+    if len(without) > 1 and set(without) == {value}:
+        low, high = (value, value) if value else NONE
+    else:
+        low, high = jackknife_interval(value, np.array(without), skewed=False)
     return estimate(value, max(low, lowest), high, "jackknife")
 
 
