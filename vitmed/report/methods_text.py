@@ -133,7 +133,8 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
         others.append("P-values of the comparison with readers were two-sided and came from the same methods.")
     cut = [one for one in (metrics.subgroups or {}).values() if any(g.by_chance is not None for g in one.gaps.values())]
     if drawn := max((one.shuffles or 0 for one in cut), default=0):
-        dealt = f"estimated by assigning the groups to the patients at random ({drawn:,} times)"
+        units = "images" if metrics.n_groups is None else "patients"
+        dealt = f"estimated by assigning the groups to the {units} at random ({drawn:,} times)"
         others.append(f"How often chance alone would give gaps between subgroups as large was {dealt}.")
     each = [f"in {name_of(name)} with {how[key].text} {cite(how[key].sources)}" for name, key in sorted(used)]
     if any(gap.p_holm is not None for baseline in metrics.baselines.values() for gap in baseline.findings.values()):
