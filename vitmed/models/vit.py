@@ -238,10 +238,10 @@ class ViT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         features = self.features(x)
-        if self.training or not torch.is_autocast_enabled(x.device.type):
+        if self.training or x.is_meta or not torch.is_autocast_enabled(x.device.type):
             return self.head(features)
         with torch.autocast(x.device.type, enabled=False):  # rounded logits would tie
-            return self.head(features.float())
+            return self.head(features.to(self.head.weight.dtype))
 
     def attention(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits (B, K) and the attention probabilities of every block, (B, A, N, N) each; attention pooling adds

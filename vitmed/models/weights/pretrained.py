@@ -154,7 +154,7 @@ def read_weights(file: str | Path, entry: catalogue.Entry | None = None) -> Weig
         given, kind, shown = ("mean", "std", "interpolation", "licence", "seen"), entry.kind, {"pool": entry.readout}
         about = {name: getattr(entry, name) for name in given}
     normalize = catalogue.normalisation(about.get("mean"), about.get("std"), layout)
-    own = [] if about.get("mean") and not clip else [path.name.lower(), path.absolute().parent.name.lower()]
+    own = [] if about.get("mean") else [path.name.lower(), path.absolute().parent.name.lower()]
     named = next((how for name in own for word, how in NAMED.items() if word in name), None)
     usual = kind == catalogue.MASKED or layout in ("torchvision", "Google npz")
     usual = usual or any(re.search(r"mask_token|storage_token|rope\.periods", name) for name in state)  # DINOv2 and 3
