@@ -169,7 +169,9 @@ def test_each_image_keeps_the_decision_of_its_own_fold(decided: Path, tmp_path: 
     bayes = found["prevalence"]["rows"]
     assert any(row["prevalence"] == 0.01 for row in bayes)
     text = page(decided)
-    assert "from a probability that each fold chose on its own validation" in text and all(f"{t:.3g}" in text for t in thresholds)
+    assert "from a probability that each fold chose on its own validation" in text and all(
+        f"{t:.3g}" in text for t in thresholds
+    )
     assert "if it is the more likely class" not in text
     assert "the more likely class wins" not in text and "(in use)" not in text
     assert "abstention" not in found

@@ -155,9 +155,13 @@ def test_a_rank_that_waits_says_for_whom_and_a_signal_ends_it(monkeypatch: pytes
         with pytest.raises(UsageError, match=f"cannot meet at 127.0.0.1:{port}.*EADDRINUSE"), Ranks.join():
             pass
     monkeypatch.setattr(processes, "PATIENCE", 0.05)
-    Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt), Ranks.join():
-        pass
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs beside it
+    try:
+        Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt), Ranks.join():
+            pass
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ui.said == [f"RANK 0 of WORLD_SIZE 2 waits for the others at 127.0.0.1:{port}"]
     torch.distributed.TCPStore("127.0.0.1", port, 2)  # the other, so that the thread ends
 
