@@ -189,21 +189,26 @@ class TestAnswers:
         assert upper_bound(np.zeros(59, bool), 1.0, 0.05) == pytest.approx(0.0495, abs=1e-4)  # the rule of three
         assert upper_bound(np.ones(5, bool), 1.0, 0.05) == 1
 
-    def test_the_bound_counts_the_steps_of_the_search(self) -> None:
-        """200 certainties, the 40 least certain images wrong. A search by halves over 200 values takes 8 steps, so each
-        is tested at 0.05 / 8; the answer is the largest number of images whose bound by scipy stays below the limit."""
+    def test_the_bound_counts_the_certainties_that_are_tested(self) -> None:
+        """200 certainties, the 40 least certain images wrong. 20 of them, those that answer 10, 20, ... images, are
+        tested at 0.05 / 20; the answer is the largest number of images whose bound by scipy stays below the limit."""
         wrong = np.arange(200) >= 160  # from the most certain on
         chosen = choose_abstention(decided(np.linspace(4, 1, 200), wrong), 0.15)
-        effect = 200 / 199  # of images without patients: the variance with n - 1 over that with n
 
-        def bound(n: int, doubt: float = 0.05 / 8) -> float:
-            errors = max(0, n - 160)
+        def bound(n: int, doubt: float = 0.05 / 20) -> float:
+            errors, effect = max(0, n - 160), n / (n - 1)  # without patients: the variance with n - 1 over that with n
             return float(beta.ppf(1 - doubt, errors / effect + 1, (n - errors) / effect))
 
-        most = max(n for n in range(1, 201) if bound(n) <= 0.15)
-        assert most < max(n for n in range(1, 201) if bound(n, 0.05) <= 0.15)
+        most = max(n for n in range(10, 201, 10) if bound(n) <= 0.15)
+        assert most < max(n for n in range(2, 201) if bound(n, 0.05) <= 0.15)
         assert chosen.coverage == most / 200 and chosen.risk == (most - 160) / most
         assert chosen.bound == pytest.approx(bound(most))
+
+    def test_all_images_are_answered_where_their_own_bound_allows_it(self) -> None:
+        """Errors at any certainty: the bound of few images is higher than that of all, which alone passes."""
+        wrong = np.isin(np.arange(1000), np.arange(20, 1000, 40))
+        chosen = choose_abstention(decided(np.linspace(4, 1, 1000), wrong), 0.05)
+        assert (chosen.coverage, chosen.risk) == (1, 0.025) and 0.04 < chosen.bound < 0.045
 
     @pytest.mark.parametrize("lower", [0, 1, 2, 3, 6])
     def test_only_the_most_certain_images_may_be_answered(self, lower: int) -> None:

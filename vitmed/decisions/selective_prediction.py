@@ -15,6 +15,7 @@ from vitmed.metrics.predictions import Predictions, known_labels
 DOUBT = 0.05  # chance that the bound on the risk does not hold
 SHOWN = 30  # classes whose share of answered images the report shows
 GRID = 101  # points of the curve
+LEVELS = 20  # certainties that are tested as limits
 FEW = 10  # patients with an error, below which they do not show how alike the errors of a patient are
 
 
@@ -78,10 +79,11 @@ def certainty(predictions: Predictions) -> np.ndarray:
 def choose_abstention(validation: Predictions, max_risk: float | None) -> Abstention | None:
     """The certainty from which the model answers and keeps its share of errors below `max_risk`; None without a limit.
 
-    Selection with guaranteed risk (Geifman & El-Yaniv, NeurIPS 2017, algorithm 1): a search by halves over the
-    certainties of validation, each step tested at 0.05 / number of steps by the upper end of an exact binomial
-    interval. Images of one patient are no independent trials, so their number is divided by the design effect of the
-    errors (Korn & Graubard, Survey Methodology 24 (1998) 193). `validation` is calibrated and decided.
+    Selection with guaranteed risk (Geifman & El-Yaniv, NeurIPS 2017): at most `LEVELS` certainties, which answer equal
+    steps of the validation images, are tested at 0.05 / `LEVELS` each by the upper end of an exact binomial interval,
+    and the lowest that passes is taken. Images of one patient are no independent trials, so their number is divided by
+    the design effect of the errors (Korn & Graubard, Survey Methodology 24 (1998) 193), of the answered or of all
+    images, whichever is larger. `validation` is calibrated and decided.
     """
     if max_risk is None:
         return None
@@ -91,21 +93,18 @@ def choose_abstention(validation: Predictions, max_risk: float | None) -> Absten
     wrong, order = ~validation.right, np.argsort(-sure, kind="stable")
     distinct = np.unique(sure)[::-1]  # (T,), from high to low
     answered = np.searchsorted(-sure[order], -distinct, side="right")  # (T,) images at and above each
-    effect, doubt = design_effect(wrong, validation.units), DOUBT / len(distinct).bit_length()
-    best, low, high = None, 0, len(distinct) - 1
-    while low <= high:
-        middle = (low + high) // 2
-        errors = wrong[order[: answered[middle]]]
-        bound = upper_bound(errors, effect, doubt)
+    levels = np.unique(np.searchsorted(answered, np.arange(1, LEVELS + 1) * len(sure) // LEVELS))
+    of_all = design_effect(wrong, validation.units)
+    for level in levels[::-1]:  # from all images on
+        rows = order[: answered[level]]
+        errors, effect = wrong[rows], max(of_all, design_effect(wrong[rows], validation.units[rows]))
+        bound = upper_bound(errors, effect, DOUBT / LEVELS)
         if bound <= max_risk:
-            least, coverage, risk = float(distinct[middle]), len(errors) / len(labels), float(errors.mean())
-            best = Abstention(max_risk=max_risk, least=least, why="", coverage=coverage, risk=risk, bound=bound)
-            low = middle + 1
-        else:
-            high = middle - 1
+            least, coverage, risk = float(distinct[level]), len(errors) / len(labels), float(errors.mean())
+            return Abstention(max_risk=max_risk, least=least, why="", coverage=coverage, risk=risk, bound=bound)
     images = counted(len(labels), "image")
     why = f"no certainty keeps the share of errors below {max_risk:g} with confidence on {images}"
-    return best or Abstention(max_risk=max_risk, least=None, why=why)
+    return Abstention(max_risk=max_risk, least=None, why=why)
 
 
 def design_effect(wrong: np.ndarray, units: np.ndarray) -> float:
