@@ -74,7 +74,7 @@ def corrupt(image: Image.Image, name: str, strength: int, seed: tuple[int, ...])
     alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None
     mode, how = image.mode.removesuffix("A"), CORRUPTIONS[name]
     grey = is_grey(image)
-    if grey and how.colour:  # as of an image without a stain
+    if grey and how.colour:  # it has neither hue nor stain
         return image
     plain = image.convert("L" if grey else mode)
     rng = np.random.default_rng([*seed, zlib.crc32(name.encode())])
@@ -242,8 +242,8 @@ def _error(kind: TargetKind, number: str, predictions: Predictions) -> np.ndarra
 
 
 def _estimate(errors: np.ndarray, lowest: float = -np.inf) -> Estimate:
-    """An error, or a difference of two, with its interval; one that no patient changes is certain, but one of 0, which
-    none of them shows, has no interval."""
+    """An error, or a difference of two, with its interval. If no patient changes it, the interval has no width; if it
+    is also 0, it has no interval, since no patient shows whether others would lose."""
     value, *without = np.round(errors, 12) + 0.0  # + 0.0: never -0
     if len(without) > 1 and set(without) == {value}:
         low, high = (value, value) if value else NONE

@@ -145,9 +145,9 @@ def read_weights(file: str | Path, entry: catalogue.Entry | None = None) -> Weig
         about, masked = catalogue.about_weights(path), any("decoder" in name for name in unused)  # an autoencoder's
         kind = catalogue.SUPERVISED if "head.weight" in plain else catalogue.DISTILLED
         kind = catalogue.MASKED if masked else kind
-        siglip = "attn_pool.latent" in plain and "cls_token" not in plain
-        clip = "norm_pre.weight" in plain and not about.get("mean")  # a few of LAION's have 0.5
-        if clip or (siglip and not about.get("mean")):
+        unstated = not about.get("mean")
+        clip = unstated and "norm_pre.weight" in plain  # a few of LAION's have 0.5
+        if clip or (unstated and "attn_pool.latent" in plain and "cls_token" not in plain):  # SigLIP
             about["mean"], about["std"] = map(tuple, catalogue.documents()[1]["norms"]["clip" if clip else "half"])
         shown = catalogue.about_network(path, swiglu="swiglu" in model["mlp"])
     else:
@@ -235,9 +235,7 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
     if "pos_embed" in state and state["pos_embed"].shape != own["pos_embed"].shape:
         state["pos_embed"] = resample_positions(state["pos_embed"], own["pos_embed"].shape)
         resized.append("pos_embed")
-    theirs, ours = (
-        ("norm", "fc_norm") if model.pool == "mean" else ("fc_norm", "norm")
-    )  # as in MAE, it follows the mean
+    theirs, ours = ("norm", "fc_norm") if model.pool == "mean" else ("fc_norm", "norm")  # as in MAE, after the mean
     if f"{ours}.weight" not in state:
         state = {re.sub(rf"^{theirs}\.", f"{ours}.", name): value for name, value in state.items()}
     fits = {name: value for name, value in state.items() if name in own and value.shape == own[name].shape}
