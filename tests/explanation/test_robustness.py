@@ -171,6 +171,14 @@ def test_the_figures_draw() -> None:
     assert png(stress_samples({"JPEG": [picture] * 6, "Hue": [picture] * 6})).startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_title_of_few_panels_is_inside_the_figure(count: int) -> None:
+    figure = stress_curves(measure_robustness(draw(3), dict.fromkeys(list(CORRUPTIONS)[:count], strengths(3))))
+    assert figure is not None and png(figure)
+    box = figure._suptitle.get_window_extent()  # type: ignore[attr-defined]
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.width
+
+
 def test_only_a_stress_test_of_these_very_weights_is_known(tmp_path: Path) -> None:
     assert known_stress(tmp_path, "these", "test of a") is None
     for name, digest in (("stress", "these"), ("stress-2", "another")):

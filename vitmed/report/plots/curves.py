@@ -1,6 +1,7 @@
 """Curves by epoch of training, strength of a corruption, image of a monitored log, and trial of a search."""
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -112,8 +113,8 @@ def stress_curves(robustness: Robustness | None) -> Figure | None:
     panels[0].set(xticks=range(6), ylim=(None, 1.02 if metric.higher_is_better else None))
     patients = "" if robustness.n_groups is None else f" of {counted(robustness.n_groups, 'patient')}"
     images = f"n = {counted(robustness.n, 'image')}{patients}"
-    between = "; " if beside > 2 else "\n"
-    figure.suptitle(f"{images}{between}in the titles: mean change of {metric.phrase}", fontsize=11)
+    title = f"{images}; in the titles: mean change of {metric.phrase}"
+    figure.suptitle(textwrap.fill(title, 32 * beside), fontsize=11)
     drawing.legend_below(figure, min(3, beside))
     return figure
 
