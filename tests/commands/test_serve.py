@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,18 +17,14 @@ import checkpoints
 import httpx
 import numpy as np
 import pytest
-import torch
 from conftest import Answer, Trained, images_of
 from served import Served, serving
 from test_export import WITHOUT_TORCH
 
 import vitmed as package
-from vitmed.commands.serve import computing_elsewhere
-from vitmed.core.process import cores
 from vitmed.core.text import NOTICE
 from vitmed.deploy.http import app
 from vitmed.deploy.http.app import Service
-from vitmed.models.hardware import using_threads
 
 KEY = "0123456789abcdef"
 
@@ -358,13 +353,3 @@ def test_a_starlette_that_would_write_uploads_to_a_disk_is_refused(
     monkeypatch.delattr("starlette.formparsers.MultiPartParser.spool_max_size")  # as before 0.46
     found = vitmed("serve", trained.folder)
     assert found.code == 2 and "keeps uploads in memory" in found.err and "pip install" in found.err
-
-
-def test_only_the_threads_that_begin_have_several_cores() -> None:
-    before, there = torch.get_num_threads(), list[int]()
-    with using_threads(2), computing_elsewhere():
-        thread = threading.Thread(target=lambda: there.append(torch.get_num_threads()))
-        thread.start()
-        thread.join()
-        assert (torch.get_num_threads(), there) == (1, [min(2, cores())])
-    assert torch.get_num_threads() == before

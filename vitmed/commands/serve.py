@@ -1,11 +1,10 @@
 """`vitmed serve`: a model behind an address, for programs and for a page."""
 
-import contextlib
-import sys
-import threading
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -62,42 +61,21 @@ def serve(
         if saved.policy is None:
             warn(f"{saved.path}: {RAW}")
         saved = replace(saved, preprocessing=preprocessing_of(saved, frame, window))
-        with computing_elsewhere():
-            model = load(saved, device=device, precision=precision)
-            report = listener().say  # of this thread
-            log = None if scores is None else ScoreLog(Path(scores), model, report)
-            began = f"{saved.path.name} takes images at {PREDICT} (POST, see /docs) and answers at {door.address}"
-            with stop_signals() as asked:
-                listen(
-                    Service(model, limits, log, batch),
-                    door,
-                    asked,
-                    began=lambda: say(began),
-                    log=lambda line: report(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {line}"),
-                )
+        with ThreadPoolExecutor(1) as pool:  # whose OpenMP helpers end with it: one image takes 16 ms, not 22
+            loading = partial(load, saved, device=device, precision=precision)
+            model = pool.submit(copy_context().run, loading).result()
+        report = listener().say  # of this thread
+        log = None if scores is None else ScoreLog(Path(scores), model, report)
+        began = f"{saved.path.name} takes images at {PREDICT} (POST, see /docs) and answers at {door.address}"
+        with stop_signals() as asked:
+            listen(
+                Service(model, limits, log, batch),
+                door,
+                asked,
+                began=lambda: say(began),
+                log=lambda line: report(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {line}"),
+            )
     say("stopped; every request was answered")
-
-
-@contextlib.contextmanager
-def computing_elsewhere() -> Iterator[None]:
-    """Compute with one core in this thread within the block, and with all of them in threads that begin in it.
-
-    OpenMP gives helpers to each thread that computes. Where they are more than the cores, they sleep at once, and an
-    image takes 22 ms instead of 16; so the thread of the model is to be the only one that has helpers.
-    """
-    torch = sys.modules.get("torch")  # an ONNX file needs none
-    if torch is None:
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    others = threading.Thread(target=torch.set_num_threads, args=(before,))  # holds for threads that begin later
-    others.start()
-    others.join()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _check_packages() -> None:

@@ -537,12 +537,12 @@ def balanced_parts(
 ) -> np.ndarray:
     """Distribute patients so that each part gets its share of the images, and as far as possible of every kind.
 
-    From the patient with most of what is rare down, each goes to a part that has room for at least half of their
-    images, and of these to the one where the imbalance grows least. The imbalance is the sum, over parts and kinds, of
-    the squared share of a kind in a part, divided by the share that the part should get. A patient with c_k images of
-    kind k adds sum_k (2 n_k + c_k) c_k / N_k^2 / share to it in a part that has n_k of N_k. So a patient with one of
-    few images of a kind goes where that kind is missing most, as in iterative stratification. Returns (P,) int64, the
-    part of every patient.
+    From the patient with most of what is rare (times a random 1 to 2, so that seeds divide differently) down, each goes
+    to a part that has room for at least half of their images, and of these to the one where the imbalance grows least.
+    The imbalance is the sum, over parts and kinds, of the squared share of a kind in a part, divided by the share that
+    the part should get. A patient with c_k images of kind k adds sum_k (2 n_k + c_k) c_k / N_k^2 / share to it in a
+    part that has n_k of N_k. So a patient with one of few images of a kind goes where that kind is missing most, as in
+    iterative stratification. Returns (P,) int64, the part of every patient.
     """
     images, kinds = pairs
     types, parts = int(kinds.max()) + 1, len(shares)
@@ -554,8 +554,7 @@ def balanced_parts(
     share = count / np.bincount(kinds, minlength=types)[of_kind]
     count_of_patient = np.bincount(codes)
     size = count_of_patient if by_size else np.bincount(of_patient, share, minlength=len(count_of_patient))
-    mixed = np.random.default_rng([seed, parts]).permutation(len(size))
-    order = mixed[np.argsort(-size[mixed], kind="stable")]
+    order = np.argsort(-size * np.random.default_rng([seed, parts]).uniform(1, 2, len(size)))
     if kept is not None:
         order = np.concatenate([order[kept[order]], order[~kept[order]]])
     held = [[0] * parts for _ in range(types)]
