@@ -226,7 +226,12 @@ def test_one_image_a_patient_is_as_without_patients() -> None:
     known = replace(p, groups=tuple(f"P{i}" for i in range(len(scores))))
     alone, single = (evaluate_predictions(q, resamples=50) for q in (p, known))
     assert alone["overall"] == single["overall"] and alone["per_class"] == single["per_class"]
-    assert {entry["method"] for entry in single["overall"].values()} == {"wilson", "newcombe", "influence", "mover"}
+    assert {entry["method"] for entry in single["overall"].values()} == {
+        "wilson",
+        "newcombe",
+        "influence",
+        "wilson-mean",
+    }
 
 
 def test_a_perfect_result_is_not_certain() -> None:
@@ -444,16 +449,33 @@ def test_the_sample_is_told() -> None:
     assert unknown["n_patients"] is unknown["images_per_patient"] is unknown["accuracy"]["icc"] is None
 
 
+def mean_of(*counts: tuple[int, int]) -> tuple[float, float]:
+    """Wilson's interval of the mean of proportions (hits, images) of different images, with the number of images that
+    has its variance: of each p (1 - p) / n, at p moved towards the mean as by z^2 more images."""
+    z2, mean = stats.norm.ppf(0.975) ** 2, np.mean([hits / n for hits, n in counts])
+    moved = [((hits + z2 * mean) / (n + z2), n) for hits, n in counts]
+    n = mean * (1 - mean) / sum(p * (1 - p) / n for p, n in moved) * len(counts) ** 2
+    ends = np.roots([1 + z2 / n, -2 * mean - z2 / n, mean**2])  # (p - mean)^2 = z^2 p (1 - p) / n
+    return tuple(sorted(ends.tolist()))
+
+
 def test_balanced_accuracy_adds_up_the_classes() -> None:
-    """Zou & Donner 2008 by hand, for 40 of 50 and 27 of 30, in two arrangements of the same images."""
+    """By hand, for 40 of 50 and 27 of 30."""
     labels = np.array([0] * 50 + [1] * 30)
     called = np.array([0] * 40 + [1] * 10 + [1] * 27 + [0] * 3)
     entry = evaluate_predictions(Predictions(("a", "b"), ("x",) * 80, None, labels, logits_of(2.0 * called - 1)))
-    first, second = (stats.binomtest(h, n).proportion_ci(method="wilson") for h, n in ((40, 50), (27, 30)))
-    low = 0.85 - np.hypot(0.8 - first.low, 0.9 - second.low) / 2
-    high = 0.85 + np.hypot(first.high - 0.8, second.high - 0.9) / 2
     found = entry["overall"]["balanced_accuracy"]
-    assert (found["low"], found["high"]) == pytest.approx((low, high), abs=1e-9)
+    assert (found["low"], found["high"]) == pytest.approx(mean_of((40, 50), (27, 30)), abs=1e-9)
+
+
+def test_no_error_in_classes_of_one_size_has_the_interval_of_the_accuracy() -> None:
+    """Balanced accuracy and accuracy are then the same; before, the former reached half as far down."""
+    labels = np.repeat(np.arange(4), 25)
+    entry = evaluate_predictions(Predictions(tuple("abcd"), ("x",) * 100, None, labels, 9.0 * np.eye(4)[labels]))
+    known = stats.binomtest(100, 100).proportion_ci(method="wilson")
+    for name in ("accuracy", "balanced_accuracy"):
+        found = entry["overall"][name]
+        assert (found["low"], found["high"]) == pytest.approx((known.low, known.high), abs=1e-9)
 
 
 def test_f1_is_wilsons_of_the_jaccard_index() -> None:
@@ -665,17 +687,15 @@ def test_without_an_error_the_likeness_of_the_other_images_counts() -> None:
 
 
 def test_means_over_classes_add_up_their_parts() -> None:
-    """Macro PPV by hand: of 60 images called a 54 are right, of 40 called b 22; Zou & Donner 2008."""
+    """Macro PPV by hand: of 60 images called a 54 are right, of 40 called b 22."""
     labels = np.array([0] * 54 + [1] * 6 + [1] * 22 + [0] * 18)
     called = np.array([0] * 60 + [1] * 40)
     overall = evaluate_predictions(
         Predictions(("a", "b"), ("x",) * 100, None, labels, logits_of(2.0 * called - 1))
     ).overall
-    a, b = (stats.binomtest(h, n).proportion_ci(method="wilson") for h, n in ((54, 60), (22, 40)))
     found = overall["ppv_macro"]
-    low, high = np.hypot(0.9 - a.low, 0.55 - b.low) / 2, np.hypot(a.high - 0.9, b.high - 0.55) / 2
-    assert found.method == "mover"
-    assert (found.low, found.high) == pytest.approx((0.725 - low, 0.725 + high), abs=1e-9)
+    assert found.method == "wilson-mean"
+    assert (found.low, found.high) == pytest.approx(mean_of((54, 60), (22, 40)), abs=1e-9)
     assert overall["npv_macro"].to_dict() == pytest.approx(found.to_dict())  # of two classes they are the same
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 LEVEL = 0.95  # of every interval: the share of samples in which it holds the truth
 INFINITE = float("inf")
+ROUNDING = 1e-9  # sums of influences below it are 0 but for rounding
 NONE = (float("nan"), float("nan"))  # no interval
 LIKENESS = 0.05  # intraclass correlation of being right that is assumed until errors show another
 FEWEST_DEGREES = 8  # of freedom, of a proportion: with fewer, one error would give a wider interval than two
@@ -265,24 +266,49 @@ class Part(NamedTuple):
     weight: float
 
 
-def mean_interval(parts: Iterable[Part], units: Units, lowest: float = 0.0) -> tuple[float, float]:
-    """The interval of a weighted mean of numbers up to 1, such as balanced accuracy, from their own intervals.
+def mean_interval(value: float, parts: Iterable[Part], units: Units, shared: int = 1) -> tuple[float, float]:
+    """The interval of a mean of numbers within 0..1 with weights of sum 1, such as balanced accuracy: Wilson's, with
+    the n at which a proportion has the variance of the mean.
+
+    The interval of each number tells its own n. Its variance is that of a proportion of n images at the number moved
+    towards the mean as by z^2 more images (Agresti & Coull, Am. Stat. 52 (1998) 119, towards 1/2), so that a class
+    without an error has one too. The variances add up with the correlation due to images, and patients, that several of
+    the numbers count; where no error shows it, an error is taken to count in `shared` numbers.
+    """
+    alone, equal, joint = 0.0, 0.0, np.zeros(units.count)
+    for part in parts:  # one at a time: the parts of a thousand classes do not fit into memory together
+        end = np.clip(part.low if part.value > 0 else part.high, ROUNDING, 1 - ROUNDING)
+        each = (part.value - end) ** 2 / (end * (1 - end))  # z^2 / n
+        moved = (part.value + each * value) / (1 + each)
+        reach, equal = part.weight * np.sqrt(each * moved * (1 - moved)), equal + part.weight**2 * each
+        sums = units.sums(part.influence)
+        if (error := float(np.linalg.norm(sums))) > ROUNDING:
+            joint += sums * (reach / error)
+        else:  # no error was seen, so nothing shows what it goes with
+            alone += shared * reach**2
+    most = value * (1 - value)
+    return wilson(
+        round(value, 12), most / (alone + float(joint @ joint)) if most > ROUNDING else 1 / equal / shared, 1.0
+    )
+
+
+def mean_gap_interval(parts: Iterable[Part], units: Units) -> tuple[float, float]:
+    """The interval of a weighted mean of differences, from their own intervals.
 
     Zou & Donner, Stat. Med. 27 (2008) 1693: the distances from each value to its bounds add up like standard errors,
-    here with the correlation due to images, and patients, that several of the numbers count. `lowest` is the smallest
-    value that the numbers can have; -1 for differences.
+    here with the correlation due to images, and patients, that several of the differences count.
     """
     value, alone, joint = 0.0, [0.0, 0.0], [np.zeros(units.count), np.zeros(units.count)]
-    for part in parts:  # one at a time: the parts of a thousand classes do not fit into memory together
+    for part in parts:
         sums, value = units.sums(part.influence), value + part.weight * part.value
         error = float(np.linalg.norm(sums))
         for side, arm in enumerate((part.value - part.low, part.high - part.value)):
-            if error > 0:
+            if error > ROUNDING:
                 joint[side] += sums * (part.weight * arm / error)
-            else:  # no error was seen, so nothing shows what it goes with
+            else:
                 alone[side] += (part.weight * arm) ** 2
     reach = [np.sqrt(a + float((j**2).sum())) for a, j in zip(alone, joint, strict=True)]
-    low, high = np.clip([value - reach[0], value + reach[1]], lowest, 1)
+    low, high = np.clip([value - reach[0], value + reach[1]], -1, 1)
     return float(low), float(high)
 
 

@@ -255,9 +255,9 @@ class PreparedPredictions(Prepared):
         values = np.array([np.nan if entry.value is None else entry.value for entry in entries])
         value = float((1 / self.size * values).sum())
         if any(entry.low is None for entry in entries):
-            return estimate(value, *NONE, "mover")
+            return estimate(value, *NONE, "wilson-mean")
         parts = (self.part(c, kind, 1 / self.size) for c in self.classes)
-        return estimate(value, *intervals.mean_interval(parts, self.units), "mover")
+        return estimate(value, *intervals.mean_interval(value, parts, self.units, 1 + (kind == "f1")), "wilson-mean")
 
     def part(self, c: int, kind: str, weight: float) -> Part:
         """A number of a class that has an interval, as a part of a mean."""
@@ -319,7 +319,7 @@ class PreparedPredictions(Prepared):
             of_class = share_difference(mine, yours, truth, self.units)[0]
             influence = np.where(truth, gap - of_class.value, 0.0)
             parts.append(Part(of_class.value, of_class.low, of_class.high, influence, 1 / len(present)))
-        low, high = intervals.mean_interval(parts, self.units, lowest=-1.0)
+        low, high = intervals.mean_gap_interval(parts, self.units)
         means = ("balanced_accuracy", "sensitivity_macro", "specificity_macro")  # of two classes all three are the same
         mean = replace(accuracy, low=low, high=high, method="mover")  # of Tango's intervals
         gaps = {"accuracy": accuracy} | dict.fromkeys(means[:2] if self.positive is None else means, mean)

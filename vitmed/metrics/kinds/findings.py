@@ -323,11 +323,11 @@ class PreparedFindings(Prepared):
             entries = [self.each[f].per_class[1][kind] for f, kind in pairs]
             value = weight * sum(np.nan if entry.value is None else entry.value for entry in entries)
             if not entries or any(entry.low is None for entry in entries):
-                overall[name] = estimate(value if entries else np.nan, *NONE, "mover")
+                overall[name] = estimate(value if entries else np.nan, *NONE, "wilson-mean")
                 continue
             each = ((f, self.each[f].part(1, kind, weight)) for f, kind in pairs)
             parts = [part._replace(influence=self._of_images(f, part.influence)) for f, part in each]
-            overall[name] = estimate(value, *mean_interval(parts, self.units), "mover")
+            overall[name] = estimate(value, *mean_interval(value, parts, self.units), "wilson-mean")
         overall |= {f"{name}_micro": present[name] for name in POOLED} | {name: micro[name] for name in LOSSES}
         right = self.cells.accuracy
         overall["hamming_loss"] = estimate(1 - right.value, 1 - right.high, 1 - right.low, right.method)
