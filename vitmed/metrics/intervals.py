@@ -275,21 +275,20 @@ def mean_interval(value: float, parts: Iterable[Part], units: Units, shared: int
     without an error has one too. The variances add up with the correlation due to images, and patients, that several of
     the numbers count; where no error shows it, an error is taken to count in `shared` numbers.
     """
-    alone, equal, joint = 0.0, 0.0, np.zeros(units.count)
+    alone, equal, joint = np.zeros(2), np.zeros(2), np.zeros((2, units.count))  # by the lower ends, and the upper ones
     for part in parts:  # one at a time: the parts of a thousand classes do not fit into memory together
-        end = np.clip(part.low if part.value > 0 else part.high, ROUNDING, 1 - ROUNDING)
-        each = (part.value - end) ** 2 / (end * (1 - end))  # z^2 / n
-        moved = (part.value + each * value) / (1 + each)
-        reach, equal = part.weight * np.sqrt(each * moved * (1 - moved)), equal + part.weight**2 * each
-        sums = units.sums(part.influence)
+        ends = [part.low if part.value > 0 else part.high, part.high if part.value < 1 else part.low]
+        ends = np.clip(ends, ROUNDING, 1 - ROUNDING)
+        each = (part.value - ends) ** 2 / (ends * (1 - ends))  # z^2 / n
+        moved, equal = (part.value + each * value) / (1 + each), equal + part.weight**2 * each
+        reach, sums = part.weight * np.sqrt(each * moved * (1 - moved)), units.sums(part.influence)
         if (error := float(np.linalg.norm(sums))) > ROUNDING:
-            joint += sums * (reach / error)
+            joint += np.outer(reach / error, sums)
         else:  # no error was seen, so nothing shows what it goes with
             alone += shared * reach**2
-    most = value * (1 - value)
-    return wilson(
-        round(value, 12), most / (alone + float(joint @ joint)) if most > ROUNDING else 1 / equal / shared, 1.0
-    )
+    most, variance = value * (1 - value), alone + (joint**2).sum(axis=1)
+    low, high = (wilson(round(value, 12), n, 1.0) for n in (most / variance if most > ROUNDING else 1 / equal / shared))
+    return low[0], high[1]
 
 
 def mean_gap_interval(parts: Iterable[Part], units: Units) -> tuple[float, float]:
