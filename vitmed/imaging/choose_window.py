@@ -146,7 +146,8 @@ def lost_outside(paths: Sequence[Path], frame: int | None, window: Window) -> li
     for path in paths[:: max(1, len(paths) // SOME)][:SOME] if asked or isinstance(window, tuple) else ():
         if (part := _values(path, frame)) is not None:
             values, _, inverted = part
-            own = asked or Linear(*(window[-2:] if inverted else window[:2]))  # type: ignore[arg-type, index]
+            own = asked_window(window, not (values % 1).any())
+            own = own or Linear(*(window[-2:] if inverted else window[:2]))  # type: ignore[arg-type, index]
             shown.append((values, own, inverted))
             flat += int(np.ptp(values) < (own.high - own.low) / FLAT)
     text = f"{counted_doing(flat, 'image', 'has', 'have')} values in less than 1/{FLAT} of it, as of 8 bits: uniform"
