@@ -146,6 +146,11 @@ def test_jpeg_2000_of_8_bits_and_of_12_which_are_not_stretched(tmp_path: Path) -
     colour = np.stack([array, array[::-1], array // 2], axis=-1)
     (tmp_path / "c.j2k").write_bytes(utils.encode_array(colour, bits_stored=12, photometric_interpretation=1))
     assert np.array_equal(values(tmp_path / "c.j2k"), colour)
+    colour = np.dstack([colour, array])  # opacity of 4,095 is all; RGB by itself, without the colour transform
+    data = utils.encode_array(colour, bits_stored=12, photometric_interpretation=0, use_mct=False)
+    (tmp_path / "a.j2k").write_bytes(data)
+    found = np.asarray(read_image(tmp_path / "a.j2k", 4, window=(0.0, 4095.0)))
+    assert np.abs(found - colour / 4095 * 255).max() <= 0.5
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
