@@ -226,13 +226,16 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
         except UnidentifiedImageError:
             if not deep:
                 raise
-    if int(tags.get(262, 1)) > 2 or (int(tags.get(284, 1)) == 2 and samples > 1) or tags.get(338) == (1,):
+    colour, extra = int(tags.get(262, 1)), tags.get(338)
+    wrong = colour > 2 or (samples > 1 and (colour < 2 or int(tags.get(284, 1)) == 2)) or (samples > 3 and bits == 8)
+    if wrong or extra == (1,):  # OpenCV mixes samples that are no colours, and signed bytes with their opacity
         problem = f"{path}: a TIFF of {samples} x {bits} bits, a kind that vitmed does not read"
         raise DataError(problem, "save it as grey or RGB, channels side by side, without premultiplied alpha")
     dtype = np.dtype(f"{'?uif'[kind] if kind < 4 else 'u'}{max(1, bits // 8)}")
     # OpenCV turns the pages of a TIFF by their tag.
     values, alpha = _opencv(path, index, dtype, size[::-1] if _orientation(tags) > 4 else size)
-    return RawImage(values, bits, alpha, int(tags.get(262, 1)) == 0 and bits > 8)  # 8 bits are inverted already
+    alpha = None if extra == (0,) else alpha  # unspecified: no opacity, as in Pillow with 8 bits
+    return RawImage(values, bits, alpha, colour == 0 and bits > 8)  # 8 bits are inverted already
 
 
 def _tiff_depth(tags: Tags) -> tuple[int, int]:
