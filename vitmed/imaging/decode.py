@@ -193,6 +193,8 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     grey = to_grey(raw.values, mapped)
     if raw.inverted:
         np.subtract(255, grey, out=grey)
+    if raw.valid is not None and raw.valid.any():  # else the tag is wrong
+        grey[~raw.valid] = 0  # padding is background
     image = Image.fromarray(np.ascontiguousarray(grey))
     if raw.alpha is not None:
         image.putalpha(Image.fromarray(raw.alpha))
