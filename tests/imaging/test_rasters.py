@@ -97,10 +97,14 @@ def test_a_tiff_of_too_many_bytes_is_refused_before_it_is_read(tmp_path: Path, m
             decode(tmp_path / "a.tif")
 
 
-@pytest.mark.parametrize("kind", ["planar", "premultiplied", "half", "five", "stains", "float", "signed"])
+@pytest.mark.parametrize("kind", ["planar", "grey", "premultiplied", "half", "five", "stains", "float", "signed"])
 def test_tiffs_that_would_come_out_wrong_are_refused(tmp_path: Path, kind: str) -> None:
     array, options = {
         "planar": (np.moveaxis(COLOUR, 2, 0), {"photometric": "rgb", "planarconfig": "separate"}),
+        "grey": (
+            np.stack([RAMP, RAMP]).astype(np.uint8),  # of which Pillow reads no opacity
+            {"photometric": "minisblack", "planarconfig": "separate", "extrasamples": [2], "compression": "zlib"},
+        ),
         "premultiplied": (
             np.dstack([COLOUR, RAMP]),
             {"photometric": "rgb", "extrasamples": ["assocalpha"]},

@@ -204,7 +204,8 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
     size = int(tags.get(256, 0)), int(tags.get(257, 0))
     deep = bits > 8 or kind > 1
     refuse_large(path, *size, pixel_bytes=samples * ((bits + 7) // 8) if deep else 4 if samples > 1 else 1)
-    if not deep or samples == 1:
+    planar = samples > 1 and int(tags.get(284, 1)) == 2
+    if samples == 1 or not (deep or (planar and samples == 2)):  # of which Pillow loses the second plane
         try:
             with Image.open(stream, formats=FORMATS) as image:
                 if index:
@@ -227,7 +228,7 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
             if not deep:
                 raise
     colour, extra = int(tags.get(262, 1)), tags.get(338)
-    wrong = colour > 2 or (samples > 1 and (colour < 2 or int(tags.get(284, 1)) == 2)) or (samples > 3 and bits == 8)
+    wrong = colour > 2 or planar or (samples > 1 and colour < 2) or (samples > 3 and bits == 8)
     if wrong or extra == (1,):  # OpenCV mixes samples that are no colours, and signed bytes with their opacity
         problem = f"{path}: a TIFF of {samples} x {bits} bits, a kind that vitmed does not read"
         raise DataError(problem, "save it as grey or RGB, channels side by side, without premultiplied alpha")
