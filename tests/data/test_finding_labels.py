@@ -52,6 +52,11 @@ def test_a_finding_is_written_in_many_ways(tmp_path: Path, present: str, absent:
     assert "2 findings" in splits.recognised and "columns of labels.csv" in splits.recognised
 
 
+def test_a_dash_is_absent_beside_a_plus_and_otherwise_not_known(tmp_path: Path) -> None:
+    rows = [[1, "+", "yes"], [0, "-", "no"], ["-", "+", "-"]]
+    assert targets(split(table(tmp_path, ["A", "B", "C"], rows))) == [(1, 1, 1), (0, 0, 0), (UNKNOWN, 1, UNKNOWN)]
+
+
 def test_a_column_of_a_split_or_of_sex_is_a_finding_only_by_its_name(tmp_path: Path) -> None:
     folder = table(
         tmp_path, ["Mass", "Edema", "is_test", "Male"], [[1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 1, 0], [1, 1, 0, 0]]

@@ -383,6 +383,9 @@ def test_what_is_learned_is_the_same_in_every_fold_of_every_repeat(tmp_path: Pat
         found = split(folder, folds=3, repeats=3, repeat=repeat, fold=2)
         assert set(found.classes) == alone[0] & alone[1] & alone[2]
         assert any("left out: every fold must have images with and without a finding" in note for note in found.notes)
+    for fold in (1, 2, 3):  # of what --hold-out leaves
+        found = split(folder, folds=3, fold=fold, hold_out=0.3).targets("train")
+        assert all((found == value).any(axis=0).all() for value in (1, 0))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -196,6 +196,13 @@ def test_inversion_comes_last_and_padding_is_known(tmp_path: Path) -> None:
     assert found.valid is not None and not found.valid[:2].any() and found.valid[2:].all()
     found = deep(write(tmp_path / "r.dcm", array, PixelPaddingValue=63536, PixelPaddingRangeLimit=0))
     assert found.valid is not None and not found.valid.any()  # 0 is a limit too
+    assert grey(tmp_path / "r.dcm", (0.0, 4032.0)).any()  # where all is said to be padding, none is
+    for tags in ({}, mono):  # it is black like the bars that make an image square, whatever its value
+        shown = np.where(array == 63536, 0, 255 - plain if tags else plain)
+        found = grey(write(tmp_path / "p.dcm", array, PixelPaddingValue=63536, **tags), (0.0, 4032.0))
+        assert np.array_equal(found, shown)
+    found = grey(write(tmp_path / "p.dcm", RAMP, PixelPaddingValue=0, **mono), (0.0, 4032.0))
+    assert np.array_equal(found, np.where(RAMP == 0, 0, 255 - plain))
     tags = {"PhotometricInterpretation": "MONOCHROME1", "WindowCenter": "0.5", "WindowWidth": "1001"}
     file = write(tmp_path / "a.dcm", RAMP, RescaleSlope="1", RescaleIntercept="-2048", **tags)
     x = RAMP.astype(float) - 2048

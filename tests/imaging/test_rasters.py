@@ -97,15 +97,22 @@ def test_a_tiff_of_too_many_bytes_is_refused_before_it_is_read(tmp_path: Path, m
             decode(tmp_path / "a.tif")
 
 
-@pytest.mark.parametrize("kind", ["planar", "premultiplied", "half", "five"])
+@pytest.mark.parametrize("kind", ["planar", "grey", "premultiplied", "half", "five", "stains", "float", "signed"])
 def test_tiffs_that_would_come_out_wrong_are_refused(tmp_path: Path, kind: str) -> None:
     array, options = {
         "planar": (np.moveaxis(COLOUR, 2, 0), {"photometric": "rgb", "planarconfig": "separate"}),
+        "grey": (
+            np.stack([RAMP, RAMP]).astype(np.uint8),  # of which Pillow reads no opacity
+            {"photometric": "minisblack", "planarconfig": "separate", "extrasamples": [2], "compression": "zlib"},
+        ),
         "premultiplied": (
             np.dstack([COLOUR, RAMP]),
             {"photometric": "rgb", "extrasamples": ["assocalpha"]},
         ),
         "half": ((RAMP // 9).astype(np.float16), {}),
+        "stains": (COLOUR, {"photometric": "minisblack", "planarconfig": "contig"}),
+        "float": (COLOUR.astype(np.float32), {"photometric": "minisblack", "planarconfig": "contig"}),
+        "signed": (np.dstack([COLOUR, RAMP]).astype(np.int8), {"photometric": "rgb", "extrasamples": ["unassalpha"]}),
         "five": (np.dstack([COLOUR, COLOUR])[..., :5], {"photometric": "minisblack", "planarconfig": "contig"}),
     }[kind]
     tifffile.imwrite(tmp_path / "a.tif", array, **options)
@@ -120,6 +127,12 @@ def test_16_bit_alpha_is_put_on_black(tmp_path: Path) -> None:
     found = np.asarray(read_image(file, window=(0.0, 65535.0)))
     assert np.abs(found - COLOUR / 65535 * 127.5).max() <= 1
     assert np.asarray(read_image(file, 4, window=(0.0, 65535.0)))[..., 3].tolist() == [[127] * 8] * 6
+    for kind, shown in (("unassalpha", COLOUR / 65535 * 127.5), ("unspecified", COLOUR / 257)):  # infrared, say
+        for dtype in (np.uint16, np.float32):
+            array = np.dstack([COLOUR, half]) if dtype == np.uint16 else np.dstack([COLOUR, half]) / np.float32(65535)
+            tifffile.imwrite(tmp_path / "a.tif", array, photometric="rgb", extrasamples=[kind])
+            found = np.asarray(read_image(tmp_path / "a.tif", window=(0.0, float(array.max()))))
+            assert np.abs(found - shown).max() <= 1
     rows = b"".join(b"\0" + row.tobytes() for row in np.stack([RAMP, half], axis=-1).astype(">u2"))
     (tmp_path / "la.png").write_bytes(raw_png(8, 6, 16, 4, rows))
     assert np.array_equal(values(tmp_path / "la.png"), RAMP)
@@ -146,6 +159,11 @@ def test_jpeg_2000_of_8_bits_and_of_12_which_are_not_stretched(tmp_path: Path) -
     colour = np.stack([array, array[::-1], array // 2], axis=-1)
     (tmp_path / "c.j2k").write_bytes(utils.encode_array(colour, bits_stored=12, photometric_interpretation=1))
     assert np.array_equal(values(tmp_path / "c.j2k"), colour)
+    colour = np.dstack([colour, array])  # opacity of 4,095 is all; RGB by itself, without the colour transform
+    data = utils.encode_array(colour, bits_stored=12, photometric_interpretation=0, use_mct=False)
+    (tmp_path / "a.j2k").write_bytes(data)
+    found = np.asarray(read_image(tmp_path / "a.j2k", 4, window=(0.0, 4095.0)))
+    assert np.abs(found - colour / 4095 * 255).max() <= 0.5
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)

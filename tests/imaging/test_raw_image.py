@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from vitmed.imaging.decode import to_8_bit
+from vitmed.imaging.raw_image import RawImage
 from vitmed.imaging.window import ROWS, FileWindow, Linear, Sigmoid, Table, asked_window, file_window_index, to_grey
 
 ENTRIES = np.linspace(255, 0, 4096).astype(np.float32)
@@ -38,6 +42,16 @@ def test_neighbours_that_float32_cannot_tell_apart(dtype: type) -> None:
 
 def test_the_window_of_floats_from_0_to_1_is_no_threshold() -> None:
     assert asked_window("0.5/1") == Linear(0, 1) and asked_window("128.5/256") == Linear(0.5, 255.5)
+
+
+@pytest.mark.parametrize(("window", "values", "grey"), [
+    ("1/2", [0, 0.5, 1, 2], [0, 63.75, 127.5, 255]),  # PS3.3, C.11.2.1.3.2: ((x - centre) / width + 0.5) * 255
+    ("0.5/1.2", [0, 0.5, 1.1], [21.25, 127.5, 255]),
+    ("128/256", [0, 1, 255], [0, 1, 255]),  # whole numbers, also if float: C.11.2.1.2.1, from LOW to HIGH
+])  # fmt: skip
+def test_the_window_asked_for_by_dicom_s_formulas(window: str, values: list[float], grey: list[float]) -> None:
+    raw = RawImage(np.array([values], np.float32), 32)
+    assert np.abs(np.asarray(to_8_bit(Path("a.npy"), raw, 1, window)) - grey).max() <= 0.5
 
 
 def test_linear_windows_by_hand() -> None:

@@ -169,7 +169,7 @@ def number_strata(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
 
 BAR = "|"
 _YES = "yes y true t + pos positive present ja j wahr oui vrai si sí sì vero verdadero sim"
-_NO = "no n false f - neg negative absent nein falsch non faux falso não nao"
+_NO = "no n false f neg negative absent nein falsch non faux falso não nao"
 PRESENT, ABSENT = set(_YES.split()), set(_NO.split())
 # instead of findings, or the column of images without any
 NONE_WORDS = {"no finding", "no_finding", "no findings", "no_findings", "none", "normal", "healthy"}
@@ -325,9 +325,11 @@ def bit_columns(table: Table, others: Sequence[int]) -> tuple[list[int], list[in
 
 
 def cells_of_finding(table: Table, column: int) -> np.ndarray:
-    """(R,) float64: 1, 0, -1 for uncertain, NaN for empty. Raises DataError with the line of another cell."""
+    """(R,) float64: 1, 0, -1 for uncertain, NaN for empty and for a "-" that no "+" opposes. Raises DataError with the
+    line of another cell."""
     cells = [row[column].strip() for row in table.rows]
     value_of = {cell: _finding(cell) for cell in cells}  # in the order of the rows
+    value_of |= {"-": 0.0} if {"+", "-"} <= value_of.keys() else {}
     if odd := [cell for cell, value in value_of.items() if value is None]:
         more = f" (and {counted(len(odd) - 1, 'other text')})" if len(odd) > 1 else ""
         where = f"line {table.lines[cells.index(odd[0])]}: {odd[0]!r} in the column {table.header[column]!r}{more}"
@@ -336,9 +338,9 @@ def cells_of_finding(table: Table, column: int) -> np.ndarray:
 
 
 def _finding(cell: str) -> float | None:
-    """1, 0, -1, or NaN for an empty cell; None for anything else."""
+    """1, 0, -1, or NaN for an empty cell or "-"; None for anything else."""
     text = cell.lower()
-    if text in MISSING:
+    if text in NO_NUMBER:
         return math.nan
     if text in PRESENT or text in ABSENT:
         return float(text in PRESENT)

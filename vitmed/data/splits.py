@@ -283,6 +283,8 @@ def without_unlearnable(images: Splits, config: DataConfig) -> Splits:
     given = images.classes
     while True:
         train = images.samples["train" if "train" in images.samples else ALL]
+        if config.hold_out is not None:
+            train = split_off(images, train, config.hold_out, config.split_seed, "test")[1]
         targets = targets_in(train)
         trained_on = [np.ones(len(train), dtype=bool)]
         if config.folds is not None:

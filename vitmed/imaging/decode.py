@@ -166,10 +166,11 @@ WIDE = 1024  # values of a window, in which an image of 256 is at most a quarter
 def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     """Map raw values to 8 bits: L, LA, RGB or RGBA. Raises DataError if the window does not fit."""
     of_8_bits = raw.bits <= 8 and raw.values.min() >= 0 and raw.values.max() <= 255  # after slope and intercept
+    whole = raw.values.dtype.kind != "f" or not (raw.values != np.rint(raw.values)).any()
     if window is None or window in ("auto", "percentiles"):
         stored = next((w for w in raw.windows if isinstance(w, Linear)), None)
         if stored is not None:
-            such = f"{(stored.low + stored.high + 1) / 2:g}/{stored.high - stored.low + 1:g}, its own"
+            such = f"{(stored.low + stored.high + whole) / 2:g}/{stored.high - stored.low + whole:g}, its own"
         elif of_8_bits:
             such = "such as 128/256 for all values"
         else:
@@ -184,7 +185,7 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
         has = f"{len(raw.windows)} windows of its own" if raw.windows else "no window of its own"
         problem = f"{path}: has {has}, and the run's window is {window!r}"
         raise DataError(problem, "train with --window percentiles, or with two numbers such as --window 40,400")
-    asked = asked_window(window)
+    asked = asked_window(window, whole)
     if asked is not None and of_8_bits and asked.high - asked.low > WIDE:
         problem = f"{path}: has {raw.bits} bits per channel, and would be black in the window {window} of deeper images"
         raise DataError(problem, "predict such files by themselves, with --window 128/256")
@@ -192,6 +193,8 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     grey = to_grey(raw.values, mapped)
     if raw.inverted:
         np.subtract(255, grey, out=grey)
+    if raw.valid is not None and raw.valid.any():  # else the tag is wrong
+        grey[~raw.valid] = 0  # padding is background
     image = Image.fromarray(np.ascontiguousarray(grey))
     if raw.alpha is not None:
         image.putalpha(Image.fromarray(raw.alpha))

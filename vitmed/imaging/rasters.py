@@ -89,7 +89,7 @@ def read(path: Path, frame: int | None) -> RawImage | Image.Image:
             frames, bits, codestream = _frames_and_bits(image, stream, head)
             index = pick_frame(path, frames, frame)
             if bits > 8:
-                return _read_deep(path, stream, image, head, codestream, index)
+                return _read_deep(path, image, head, codestream, index)
             if image.format in ("JPEG", "MPO"):
                 at = stream.tell()
                 stream.seek(0)
@@ -131,9 +131,7 @@ def _frames_and_bits(image: Image.Image, stream: IO[bytes], head: bytes) -> tupl
     return frames, 1 if image.mode == "1" else 8, None
 
 
-def _read_deep(
-    path: Path, stream: IO[bytes], image: Image.Image, head: bytes, codestream: Stream | None, index: int
-) -> RawImage:
+def _read_deep(path: Path, image: Image.Image, head: bytes, codestream: Stream | None, index: int) -> RawImage:
     """PNG of 16 bits, JPEG 2000 of more than 8, whose codestream this is."""
     turned = _orientation(image.getexif())
     if codestream is None:
@@ -145,7 +143,7 @@ def _read_deep(
             clear = image.info.get("transparency")
             alpha = np.where(values == clear, 0, 255).astype(np.uint8) if isinstance(clear, int) else None
             return RawImage(values, 16, alpha, orientation=turned)
-        values, alpha = _opencv(path, stream, index, np.dtype(np.uint16), image.size, animated=index > 0)
+        values, alpha = _opencv(path, index, np.dtype(np.uint16), image.size, animated=index > 0)
         grey = head[25] == 4
         return RawImage(values[..., 0] if grey and values.ndim == 3 else values, 16, alpha, orientation=turned)
     if codestream.components == 1:
@@ -155,7 +153,7 @@ def _read_deep(
         return RawImage(signed, codestream.bits, orientation=turned)
     if codestream.signed:
         raise DataError(f"{path}: JPEG 2000 with signed colours, expected unsigned", "convert it to unsigned")
-    values, alpha = _opencv(path, stream, index, np.dtype(np.uint16), image.size)
+    values, alpha = _opencv(path, index, np.dtype(np.uint16), image.size, 2**codestream.bits - 1)
     return RawImage(values, codestream.bits, alpha, orientation=turned)
 
 
@@ -174,14 +172,14 @@ OPENCV_QUIET = SharedContext(_silence)  # vitmed's own error names the file
 
 
 def _opencv(
-    path: Path, stream: IO[bytes], index: int, dtype: np.dtype, size: tuple[int, int], animated: bool = False
+    path: Path, index: int, dtype: np.dtype, size: tuple[int, int], most: float | None = None, animated: bool = False
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Unchanged values, (H, W) or (H, W, 3) in the order R, G, B; and the alpha channel as uint8. Raises DataError."""
+    """Unchanged values, (H, W) or (H, W, 3) in the order R, G, B; and the alpha channel as uint8, of which `most` is
+    opaque, by default the most of the type. Raises DataError."""
     import cv2  # slow to import, and few images need it
 
     refuse_large(path, *size, pixel_bytes=4 * dtype.itemsize)
-    stream.seek(0)
-    data, array = np.frombuffer(stream.read(), np.uint8), None
+    data, array = np.frombuffer(path.read_bytes(), np.uint8), None
     with contextlib.suppress(cv2.error), OPENCV_QUIET:
         if index == 0:
             array = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
@@ -192,7 +190,7 @@ def _opencv(
         raise DataError(f"{path}: a kind of {dtype} image that vitmed does not read", "save it as grey or RGB")
     alpha = None
     if array.shape[2:] == (4,):
-        most = np.iinfo(dtype).max if dtype.kind in "iu" else 1.0
+        most = most or (np.iinfo(dtype).max if dtype.kind in "iu" else 1.0)
         alpha = np.rint(np.clip(array[..., 3] * (255 / most), 0, 255)).astype(np.uint8)
     return (array if array.ndim == 2 else array[..., 2::-1]), alpha
 
@@ -206,7 +204,8 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
     size = int(tags.get(256, 0)), int(tags.get(257, 0))
     deep = bits > 8 or kind > 1
     refuse_large(path, *size, pixel_bytes=samples * ((bits + 7) // 8) if deep else 4 if samples > 1 else 1)
-    if not deep or samples == 1:
+    planar = samples > 1 and int(tags.get(284, 1)) == 2
+    if samples == 1 or not (deep or (planar and samples == 2)):  # of which Pillow loses the second plane
         try:
             with Image.open(stream, formats=FORMATS) as image:
                 if index:
@@ -228,13 +227,16 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
         except UnidentifiedImageError:
             if not deep:
                 raise
-    if int(tags.get(262, 1)) > 2 or (int(tags.get(284, 1)) == 2 and samples > 1) or tags.get(338) == (1,):
+    colour, extra = int(tags.get(262, 1)), tags.get(338)
+    wrong = colour > 2 or planar or (samples > 1 and colour < 2) or (samples > 3 and bits == 8)
+    if wrong or extra == (1,):  # OpenCV mixes samples that are no colours, and signed bytes with their opacity
         problem = f"{path}: a TIFF of {samples} x {bits} bits, a kind that vitmed does not read"
         raise DataError(problem, "save it as grey or RGB, channels side by side, without premultiplied alpha")
     dtype = np.dtype(f"{'?uif'[kind] if kind < 4 else 'u'}{max(1, bits // 8)}")
     # OpenCV turns the pages of a TIFF by their tag.
-    values, alpha = _opencv(path, stream, index, dtype, size[::-1] if _orientation(tags) > 4 else size)
-    return RawImage(values, bits, alpha, int(tags.get(262, 1)) == 0 and bits > 8)  # 8 bits are inverted already
+    values, alpha = _opencv(path, index, dtype, size[::-1] if _orientation(tags) > 4 else size)
+    alpha = None if extra == (0,) else alpha  # unspecified: no opacity, as in Pillow with 8 bits
+    return RawImage(values, bits, alpha, colour == 0 and bits > 8)  # 8 bits are inverted already
 
 
 def _tiff_depth(tags: Tags) -> tuple[int, int]:

@@ -86,9 +86,9 @@ def limits_text(window: Sequence[float]) -> str:
     return f"window {low:g} .. {high:g}{other}"
 
 
-def asked_window(window: Window) -> Linear | None:
-    """What centre and width, such as "40/400", ask for; LINEAR_EXACT up to a width of 1. None for any other `Window`.
-    Raises UsageError where they are no numbers, or the width is not above 0."""
+def asked_window(window: Window, whole: bool = True) -> Linear | None:
+    """What centre and width, such as "40/400", ask for; LINEAR_EXACT for values that are not `whole`, and up to a width
+    of 1. None for any other `Window`. Raises UsageError where they are no numbers, or the width is not above 0."""
     if not isinstance(window, str) or "/" not in window:
         return None
     try:
@@ -96,9 +96,9 @@ def asked_window(window: Window) -> Linear | None:
     except ValueError:
         centre = width = math.nan
     if not (math.isfinite(centre) and 0 < width < math.inf):
-        fix = "for example 40/400; of two limits LOW and HIGH that is (LOW + HIGH) / 2 and HIGH - LOW"
+        fix = "for example 40/400; LOW to HIGH is (LOW + HIGH + 1) / 2 and HIGH - LOW + 1, of fractions without + 1"
         raise UsageError(f"--window {window}: expected the centre and the width of the window", fix)
-    return Linear.of(centre, width, exact=width <= 1)  # LINEAR of width 1 is a threshold
+    return Linear.of(centre, width, exact=width <= 1 or not whole)  # LINEAR of width 1 is a threshold
 
 
 def file_window_index(window: object) -> int | None:
