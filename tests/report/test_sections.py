@@ -358,9 +358,18 @@ def test_the_most_serious_warning_is_on_the_first_screen_and_none_is_lost(tmp_pa
 
 def test_the_method_of_an_auroc_is_its_own(tmp_path: Path) -> None:
     for case, said in (
-        ("no patients", "AUROC (DeLong), balanced accuracy (Wilson, variance of the mean), accuracy (Wilson). Each image counts"),
-        ("two classes", "AUROC (Newcombe, method 5), balanced accuracy (Wilson, variance of the mean), accuracy (Wilson, effective"),
-        ("three classes", "AUROC (MOVER), balanced accuracy (Wilson, variance of the mean), accuracy (Wilson, effective"),
+        (
+            "no patients",
+            "AUROC (DeLong), balanced accuracy (Wilson, variance of the mean), accuracy (Wilson). Each image counts",
+        ),
+        (
+            "two classes",
+            "AUROC (Newcombe, method 5), balanced accuracy (Wilson, variance of the mean), accuracy (Wilson, effective",
+        ),
+        (
+            "three classes",
+            "AUROC (MOVER), balanced accuracy (Wilson, variance of the mean), accuracy (Wilson, effective",
+        ),
     ):
         assert said in sampling_of(Results.of(evaluate_predictions(draw(case), 20)))
 
