@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -413,6 +414,18 @@ def test_an_infinite_gradient_is_told(folder: Path, precision: str) -> None:
     assert "amber/amber_3.png" in error.value.problem and "blue/blue_1.png" in error.value.problem
     assert "epoch 1," in error.value.problem and "--lr 0.001" in error.value.fix
     assert ("fp32" in error.value.fix) == (precision == "auto")
+
+
+def test_gradients_that_stay_infinite_in_fp16_are_told(folder: Path) -> None:
+    """A scaler skips the step and halves its scale; below 1, no scale makes the gradient finite."""
+    stream = Stream.of(images(folder), config(), CPU)
+    state = new_state(ViT(config().model, 2), config(), stream.batches.batches, CPU, FP32)
+    watch = LossWatch(state, stream, Control(config()))
+    for scale in (1.0, 0.5):
+        state.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        watch.pending = torch.tensor(1.0), torch.tensor(math.nan), torch.tensor([3])
+        with pytest.raises(VitmedError, match="gradient") if scale < 1 else contextlib.nullcontext():
+            watch.flush()
 
 
 def test_a_learning_rate_that_is_too_high_is_told(tmp_path: Path) -> None:

@@ -127,12 +127,11 @@ class Finetune(Task[Config]):
         run.ranks.first(lambda: save_checkpoint(path, run.config, run.splits, run.hashes, self.seen, **parts))
 
     def end(self, run: Run[Config]) -> None:
-        """Say which epoch is kept, after the last."""
-        if run.ranks.leads and not run.folder.best.is_file():
-            raise CheckpointError(f"{run.folder.path}: best.pt is missing", "start a new run")
-        train, best = run.config.train, run.state.best_epoch
-        value = monitor_text(run.state.history[best - 1], train.monitor)
-        say(f"{KEPT[train.choose]}: {best}, validation {value}; kept in {run.folder.best.name}")
+        """Say which epoch is kept, after the last: that of best.pt, which a kill may have left ahead of last.pt."""
+        if run.ranks.leads:
+            train, record = run.config.train, load_checkpoint(run.folder.best).record
+            value = monitor_text(record, train.monitor)
+            say(f"{KEPT[train.choose]}: {record['epoch']}, validation {value}; kept in {run.folder.best.name}")
 
     def after_epoch(self, run: Run[Config], record: Record) -> None:
         """As in `Task`: warn of an undefined monitor and of a network that does not learn; say why training ends."""

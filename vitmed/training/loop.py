@@ -182,8 +182,9 @@ class LossWatch:
         if self.pending is None:
             return
         (loss, norm, indices), self.pending = self.pending, None
-        value, scaled = float(loss), self.state.scaler.is_enabled()  # a scaler skips the steps of infinite gradients
-        if not math.isfinite(value) or not (scaled or math.isfinite(float(norm))):
+        value, scaler = float(loss), self.state.scaler
+        skips = scaler.is_enabled() and scaler.get_scale() >= 1  # of an infinite gradient; the scale halves each time
+        if not math.isfinite(value) or not (skips or math.isfinite(float(norm))):
             what, samples = "gradient" if math.isfinite(value) else "loss", self.stream.dataset.images.samples
             gathered = self.control.ranks.gather([samples[i].path for i in indices.tolist()])
             files = "\n  ".join(dict.fromkeys(path for of_rank in gathered for path in of_rank))  # drawn twice, perhaps
