@@ -86,6 +86,8 @@ def test_folds_that_cannot_be(cells: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="has its own test"):
         split(brought, folds=3, hold_out=0.2)
+    with pytest.raises(DataError, match=r"9 patients are in two splits:\n'0' in train and the held-out test"):
+        split(brought, folds=3, group_regex=r"(\d+)\.png")
     with pytest.raises(DataError, match="20 patients are too few for 21 folds"):
         split(cells, folds=21, group_regex=r"(P\d+)_")
     one = files(tmp_path / "one", [f"a/P{i}_{i}.png" for i in range(9)] + [f"b/P7_{i}.png" for i in range(20, 29)])

@@ -154,7 +154,7 @@ def test_one_run_is_not_divided(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--strict: there is one thing to evaluate"):
         probe(data, strict=True)
     with pytest.raises(UsageError, match="--on: one run is not divided"):
-        train(data, on="local", output=tmp_path)
+        train(data, on="ray", output=tmp_path)
 
 
 # ---- one training on several nodes ----
@@ -196,7 +196,7 @@ def test_an_address_is_that_of_a_head(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert ray_address("ray") == "10.0.0.2:6380"
     monkeypatch.setenv("RAY_ADDRESS", "head:1234")
     assert ray_address("ray") == "head:1234"
-    for text in ("ray://head:10001", "dask", "s3://bucket", "ray:a:b:c"):
+    for text in ("ray://head:10001", "dask", "s3://bucket", "ray:a:b:c", "ray:head:abc"):
         with pytest.raises(UsageError, match="expected local, ray or ray:HOST:PORT"):
             ray_address(text)
     monkeypatch.setenv("VITMED_ON", "nowhere")

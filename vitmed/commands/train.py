@@ -132,8 +132,8 @@ def _resume(
 
 
 def _refuse_several(where: dict[str, Any]) -> None:
-    parallel = where["parallel"]
-    given = {"--on": where["on"], f"--parallel {parallel}": parallel not in (None, 1), "--strict": where["strict"]}
+    parallel, on = where["parallel"], where["on"] not in (None, "local")
+    given = {"--on": on, f"--parallel {parallel}": parallel not in (None, 1), "--strict": where["strict"]}
     if flags := [flag for flag, value in given.items() if value]:
         raise excluded("parallel", given=flags[0])
 

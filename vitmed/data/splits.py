@@ -29,7 +29,7 @@ from vitmed.data.samples import ALL, Sample, Splits, by_split, labels_in, target
 
 Samples = tuple[Sample, ...]
 LABELS = ("labels", "folds", "resplit", "sites", "hold_out", "split_column", "findings", "target", "uncertain", "unit")
-HELD_OUT = "held_out"  # the part that no fold contains
+HELD_OUT = "the held-out test"  # the part that no fold contains
 TRAIN_ALONE = "the folds test the images of train alone"
 NAMED = 10  # most patients that a message names
 FEW = 5  # positives in train below which little is learned of a finding
@@ -148,7 +148,7 @@ def checked(images: Splits, parts: dict[str, Samples], made: dict[str, str], con
     """The images in these splits. Raises DataError for patients in two of them, unless leakage is allowed."""
     origins = {name: made[name] for name in SPLITS}
     splits = replace(images, samples={name: parts[name] for name in SPLITS}, made=origins, copies={})
-    if not (shared := splits.shared()):
+    if not (shared := replace(images, samples=parts).shared()):  # also with what no fold contains
         return splits
     count = f"{counted_doing(len(shared), splits.unit)} in two splits"
     if config.allow_leakage:

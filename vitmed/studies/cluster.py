@@ -12,6 +12,7 @@ import itertools
 import os
 import pickle
 import platform
+import re
 import secrets
 import socket
 import subprocess
@@ -83,7 +84,7 @@ def opened(on: str | Executor | None, parallel: int | None = None, strict: bool 
 def ray_address(on: str) -> str:
     """HOST:PORT of `ray` or `ray:HOST:PORT`. Raises UsageError for anything else."""
     kind, _, address = on.partition(":")
-    if kind != "ray" or address.startswith("//") or address.count(":") > 1:
+    if kind != "ray" or not re.fullmatch(r"([^/:]+(:\d+)?)?", address):
         raise UsageError(f"--on {on}: expected local, ray or ray:HOST:PORT", f"--on ray:HOST:{PORT}")
     if not address:  # as the commands of Ray find it
         file = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")

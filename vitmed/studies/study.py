@@ -327,7 +327,7 @@ class _Processes(Executor):
 def run_process(words: Sequence[str], log: Path, environment: Mapping[str, str], stop: Path) -> int:
     """Run `vitmed train` with these words until it ends, or until there is a file `stop`, and return its exit code."""
     command, deadline = [sys.executable, "-m", "vitmed", "train", *words], math.inf
-    variables = {**os.environ, **environment, DRIVER: f"{os.getpid()}"}
+    variables = {**os.environ, **environment, DRIVER: f"{os.getpid()}", cluster.VARIABLE: "local"}
     with log.open("ab") as out:  # Ctrl-C in a terminal is for the driver, which then asks each process once
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
         child = subprocess.Popen(command, env=variables, start_new_session=True, **streams)
