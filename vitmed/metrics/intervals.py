@@ -277,8 +277,8 @@ def mean_interval(value: float, parts: Iterable[Part], units: Units, shared: int
     """
     alone, equal, joint = np.zeros(2), np.zeros(2), np.zeros((2, units.count))  # by the lower ends, and the upper ones
     for part in parts:  # one at a time: the parts of a thousand classes do not fit into memory together
-        ends = [part.low if part.value > 0 else part.high, part.high if part.value < 1 else part.low]
-        ends = np.clip(ends, ROUNDING, 1 - ROUNDING)
+        both = part.low if part.value > 0 else part.high, part.high if part.value < 1 else part.low
+        ends = np.clip(both, ROUNDING, 1 - ROUNDING)
         each = (part.value - ends) ** 2 / (ends * (1 - ends))  # z^2 / n
         moved, equal = (part.value + each * value) / (1 + each), equal + part.weight**2 * each
         reach, sums = part.weight * np.sqrt(each * moved * (1 - moved)), units.sums(part.influence)
