@@ -73,7 +73,7 @@ def test_the_diagram_holds_the_numbers(evaluated: dict[str, object]) -> None:
     told = told.model_copy(update={"evaluated": EvaluatedImages.model_validate(evaluated)})
     numbers = evaluate_predictions(p, resamples=0)
     figure = flow(p, Results.of(numbers, flow=told))
-    texts = [item.get_text() for item in figure.findobj(Text)]
+    texts = [line for item in figure.findobj(Text) for line in item.get_text().splitlines()]
     assert {"11 image files", "3 in no split", "8 images, 5 patients", "a: 2 / 1", "b: 2 / 2"} <= set(texts)
     assert ("test (evaluated)" in texts) is (evaluated["split"] == "test")
     assert ("others (evaluated)" in texts) is (evaluated["split"] is None)
@@ -87,9 +87,11 @@ def test_no_class_is_cut_beside_its_numbers() -> None:
     told = flow_of(replace(splits(many), classes=p.classes), HASHES)
     told = told.model_copy(update={"evaluated": participant_flow.evaluated_images(p, None)})
     figure = flow(p, Results.of(evaluate_predictions(p, resamples=0), flow=told))
-    texts = [item.get_text() for item in figure.findobj(Text)]
-    assert texts.count("infected:") == texts.count("uninfected:") == 4 and "  600 / 600" in texts
-    assert {"others (evaluated)", "1 image", "  1", "  0"} <= set(texts) and "…" not in "".join(texts)
+    texts = [line for item in figure.findobj(Text) for line in item.get_text().splitlines()]
+    assert texts.count("infected: 600 / 600") == texts.count("uninfected: 600 / 600") == 3
+    assert {"others (evaluated)", "1 image, patients unknown", "infected: 1", "uninfected: 0"} <= set(
+        texts
+    ) and "…" not in "".join(texts)
 
 
 def test_quartiles_of_few_patients_are_not_told() -> None:

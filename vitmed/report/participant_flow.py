@@ -11,9 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from vitmed.checks.data_check import COUNTS
 from vitmed.core.config import DataConfig
@@ -191,10 +189,10 @@ def why_left_out(data: DataConfig) -> str:
 
 
 LISTED = 6  # classes that a box lists
-LINE = 0.21  # inches that a line of text takes
+LETTERS = 70  # of a line
+LINE, GAP = 0.21, 0.35  # inches that a line of text takes, and between boxes
 FOLDS = "test sets of the folds, each by the model that never saw it"
 WIDTH = 8.0  # inches
-ARROW = {"arrowstyle": "-|>", "color": BLACK, "linewidth": 1}
 
 
 def flow(predictions: Predictions, metrics: Results) -> Figure | None:
@@ -206,64 +204,40 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
     parts: dict[str, SplitFlow | EvaluatedImages] = dict(counts.splits)
     if evaluated is not None and not evaluated.split:
         parts["others"] = evaluated
-    folds = evaluated is not None and evaluated.folds is not None  # any number of them: a line each, in one box
-    beside = 1 if folds else len(parts)
-    width = (WIDTH - 0.4 - 0.2 * (beside - 1)) / beside
-    most = int((width - 0.2) / 0.088)  # letters in a line, of so many inches
-    if folds:
-        tests = {name: _lines(part, noun, unit, 24, False) for name, part in parts.items() if name.startswith("fold")}
-        rows = [f"{name}: " + ", ".join(text.replace(" ", "\xa0") for text in own) for name, own in tests.items()]
-        lines = [line for row in rows for line in textwrap.wrap(row, most, subsequent_indent="    ")]
-        boxes = {FOLDS: [line.replace("\xa0", " ") for line in lines]}
-    else:
-        classes = [own for part in parts.values() if len(part.classes) <= LISTED for own in part.classes.items()]
-        wrap = any(len(f"{name}: {_numbers(count)}") > most for name, count in classes)
-        boxes = {name: _lines(part, noun, unit, most, wrap) for name, part in parts.items()}
     found, left_out, used = _upper_boxes(counts, unit)
-    first, second = _height(len(found)), _height(max(len(used), len(left_out)))
-    lowest, gap = _height(max(map(len, boxes.values())) + 1), 0.42
-    total = (first + gap if found else 0) + second + gap + lowest + 0.2
+    boxes = [(0, BLACK, found), (1, GREY, left_out), (0, BLACK, used)]  # how far to the right, edge, lines
+    if evaluated is not None and evaluated.folds is not None:  # any number of them: a line each, in one box
+        tests = {name: _lines(part, noun, unit) for name, part in parts.items() if name.startswith("fold")}
+        boxes.append(
+            (1, BLUE, [f"{FOLDS} (evaluated)", *(f"{name}: {', '.join(lines)}" for name, lines in tests.items())])
+        )
+        parts = {}
+    for name, part in parts.items():
+        title, lines = name, _lines(part, noun, unit)
+        here = evaluated is not None and name == (evaluated.split or "others")
+        if evaluated is not None and here:
+            title = f"{name} (evaluated)"
+            if evaluated.images != part.images:  # rows were removed from the table
+                title, lines[0] = f"{name} ({evaluated.images:,} evaluated)", f"of {lines[0]}"
+        boxes.append((1, BLUE if here else BLACK, [title, *lines]))
+    boxes = [box for box in boxes if box[2]]
+    total = sum(LINE * len(lines) + GAP for *_, lines in boxes)
     figure = Figure(figsize=(WIDTH, total))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(0, total))
     axes.set_axis_off()
-    y = total - 0.1
-    if found:
-        y -= first
-        side = _height(len(left_out))
-        _box(axes, (0.2, y, 3.6, first), found)
-        _box(axes, (4.4, y - gap / 2 - side / 2, 3.4, side), left_out, GREY)
-        axes.annotate("", (2.0, y - gap), (2.0, y), arrowprops=ARROW)
-        axes.annotate("", (4.4, y - gap / 2), (2.0, y - gap / 2), arrowprops=ARROW)
-        y -= gap
-    y -= _height(len(used))
-    _box(axes, (0.2, y, 3.6, _height(len(used))), used)
-    bottom = 0.1 + lowest
-    rail = bottom + 0.24
-    axes.plot([2.0, 2.0], [y, rail], color=BLACK, linewidth=1)
-    for i, (name, lines) in enumerate(boxes.items()):
-        x, own = 0.2 + i * (width + 0.2), counts.splits.get(name)
-        here = evaluated is not None and (folds or name == (evaluated.split or "others"))
-        title = f"{name} (evaluated)" if here else name
-        if here and evaluated and own and evaluated.images != own.images:  # rows were removed from the table
-            title, lines = f"{name} ({evaluated.images:,} evaluated)", [f"of {lines[0]}", *lines[1:]]
-        _box(axes, (x, 0.1, width, lowest), [title, *lines], BLUE if here else BLACK)
-        if own or folds:
-            axes.plot([2.0, x + width / 2], [rail, rail], color=BLACK, linewidth=1)
-            axes.annotate("", (x + width / 2, bottom), (x + width / 2, rail), arrowprops=ARROW)
+    top, ends = total, list[float]()
+    for right, edge, lines in boxes:
+        middle, x = top - (LINE * len(lines) + GAP) / 2, 0.3 + right
+        if right and lines[0] != "others (evaluated)":  # which come from elsewhere
+            arrow = {"arrowstyle": "-|>", "color": BLACK, "shrinkA": 0}
+            axes.annotate("", (x - 0.1, middle), (0.6, middle), arrowprops=arrow)
+            ends.append(middle)
+        fill = "#EAF3FA" if edge == BLUE else "white"
+        box = {"facecolor": fill, "edgecolor": edge, "boxstyle": "square,pad=0.5"}
+        axes.text(x, middle, "\n".join(lines), va="center", fontsize=10, linespacing=1.4, bbox=box)
+        top -= LINE * len(lines) + GAP
+    axes.plot([0.6, 0.6], [total - GAP, min(ends)], color=BLACK, linewidth=1, zorder=0)
     return figure
-
-
-def _height(lines: int) -> float:
-    return LINE * lines + 0.16
-
-
-def _box(axes: Axes, place: tuple[float, float, float, float], lines: list[str], edge: str = BLACK) -> None:
-    x, y, width, height = place
-    fill, thick = ("#EAF3FA", 2) if edge == BLUE else ("white", 1)
-    axes.add_patch(Rectangle((x, y), width, height, facecolor=fill, edgecolor=edge, linewidth=thick))
-    for i, line in enumerate(lines):
-        weight = "bold" if i == 0 else "normal"
-        axes.text(x + 0.1, y + height - 0.08 - LINE * (i + 0.5), line, va="center", fontsize=10, fontweight=weight)
 
 
 def _upper_boxes(counts: Flow, unit: str) -> tuple[list[str], list[str], list[str]]:
@@ -273,27 +247,22 @@ def _upper_boxes(counts: Flow, unit: str) -> tuple[list[str], list[str], list[st
         unreadable = "unreadable: not counted" if counts.unreadable is None else f"{counts.unreadable:,} unreadable"
         why = f"({counts.why_left_out})" if counts.left_out and counts.why_left_out else ""
         found = ["Found", counted(counts.found, "image file")]
-        left_out = ["Left out", unreadable, f"{counts.left_out:,} in no split", *textwrap.wrap(why, 44)]
+        left_out = ["Left out", unreadable, f"{counts.left_out:,} in no split", *textwrap.wrap(why, LETTERS)]
     people = "patients unknown" if counts.patients is None else counted(counts.patients, unit)
     used = ["Used", f"{counted(counts.used, 'image')}, {people}"]
     beside = [name for name in counts.splits if "fold 1" in counts.splits and not name.startswith("fold")]
-    used += [f"{name}: {', '.join(_lines(counts.splits[name], '', unit, 24, False)[:2])}" for name in beside]
+    used += [f"{name}: {_lines(counts.splits[name], '', unit)[0]}" for name in beside]
     if counts.exact_duplicates is not None:
         used.append(f"kept: identical copies {counts.exact_duplicates:,}, alike {counts.near_duplicates:,}")
     return found, left_out, used
 
 
-def _lines(part: SplitFlow | EvaluatedImages, noun: str, unit: str, most: int, wrap: bool) -> list[str]:
-    """Lines of at most `most` letters; with `wrap`, the numbers of a class, or another noun, are below its name."""
+def _lines(part: SplitFlow | EvaluatedImages, noun: str, unit: str) -> list[str]:
     people = "patients unknown" if part.patients is None else counted(part.patients, unit)
-    lines = [counted(part.images, "image"), people]
+    lines = [f"{counted(part.images, 'image')}, {people}"]
     if len(part.classes) > LISTED:
         return [*lines, counted(len(part.classes), noun)]
     for name, count in part.classes.items():
-        text = _numbers(count)
-        lines += [f"{short(name, most - 1)}:", f"  {text}"] if wrap else [f"{short(name, most)}: {text}"]
+        both = f"{count.images:,}" if count.patients is None else f"{count.images:,} / {count.patients:,}"
+        lines.append(f"{short(name, LETTERS)}: {both}")
     return lines
-
-
-def _numbers(count: Count) -> str:
-    return f"{count.images:,}" if count.patients is None else f"{count.images:,} / {count.patients:,}"
