@@ -208,9 +208,9 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
     boxes = [(0, BLACK, found), (1, GREY, left_out), (0, BLACK, used)]  # how far to the right, edge, lines
     if evaluated is not None and evaluated.folds is not None:  # any number of them: a line each, in one box
         tests = {name: _lines(part, noun, unit) for name, part in parts.items() if name.startswith("fold")}
-        boxes.append(
-            (1, BLUE, [f"{FOLDS} (evaluated)", *(f"{name}: {', '.join(lines)}" for name, lines in tests.items())])
-        )
+        rows = [f"{name}: " + ", ".join(line.replace(" ", "\xa0") for line in lines) for name, lines in tests.items()]
+        wrapped = [line for row in rows for line in textwrap.wrap(row, LETTERS, subsequent_indent="    ")]
+        boxes.append((1, BLUE, [f"{FOLDS} (evaluated)", *wrapped]))
         parts = {}
     for name, part in parts.items():
         title, lines = name, _lines(part, noun, unit)
@@ -234,7 +234,7 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
             ends.append(middle)
         fill = "#EAF3FA" if edge == BLUE else "white"
         box = {"facecolor": fill, "edgecolor": edge, "boxstyle": "square,pad=0.5"}
-        axes.text(x, middle, "\n".join(lines), va="center", fontsize=10, linespacing=1.4, bbox=box)
+        axes.text(x, middle, "\n".join(lines).replace("\xa0", " "), va="center", fontsize=10, linespacing=1.4, bbox=box)
         top -= LINE * len(lines) + GAP
     axes.plot([0.6, 0.6], [total - GAP, min(ends)], color=BLACK, linewidth=1, zorder=0)
     return figure
