@@ -17,10 +17,12 @@ import pytest
 import torch
 from conftest import Answer, Trained, draw_patients, images_of, python, recording
 from PIL import Image
+from served import serving
 
 import vitmed as package
 from vitmed.core.errors import CheckpointError, GateError, UsageError
 from vitmed.deploy import export
+from vitmed.deploy.structured_report import report_uid
 from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.onnx_model import DIGEST, KEY, UNSIGNED, load_onnx
 from vitmed.inference.open_model import open_model
@@ -296,3 +298,9 @@ def test_quantised_as_the_documentation_says_the_file_still_predicts(
     second = package.predict(images_of(trained), checkpoint=exported)
     assert isinstance(first, Predictions) and isinstance(second, Predictions)
     assert 0 < np.abs(first.probabilities - second.probabilities).max() < 0.1
+    small, whole = package.load(tmp_path / "small.onnx"), package.load(exported)
+    assert (small.network.precision, whole.network.precision) == ("int8", "fp32")
+    assert "was quantised" in small.network.reason and not whole.network.reason
+    assert report_uid(small, "1.2.3") != report_uid(whole, "1.2.3")  # another content is another object
+    with serving(tmp_path / "small.onnx") as served, served.client() as client:
+        assert client.get("/health/ready").status_code == 200 and client.get("/v1/model").json()["precision"] == "int8"

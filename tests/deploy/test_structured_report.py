@@ -53,7 +53,8 @@ def model_of(kind: str, policy: Any = None) -> Any:
     """What a report needs of a model."""
     config = SimpleNamespace(model=SimpleNamespace(name="vit_tiny"))
     saved = SimpleNamespace(policy=policy, weights_hash="0123456789abcdef" * 4, config=config)
-    return SimpleNamespace(kind=kind, saved=saved, preprocessing=SimpleNamespace(frame=None, window=None))
+    how, network = SimpleNamespace(frame=None, window=None), SimpleNamespace(precision="fp32")
+    return SimpleNamespace(kind=kind, saved=saved, preprocessing=how, network=network)
 
 
 def head_of(name: str) -> Any:
@@ -233,7 +234,11 @@ def test_the_uid_is_one_for_each_image_and_model(ct: Any) -> None:
     third.saved.policy = SimpleNamespace(to_json=lambda: {"threshold": 0.4})
     framed = model_of("classes")
     framed.preprocessing.frame = 1
-    assert len({uid, report_uid(model, "1.2.4"), *(report_uid(one, "1.2.3") for one in (other, third, framed))}) == 5
+    half = model_of("classes")
+    half.network.precision = "bf16"
+    others = [report_uid(one, "1.2.3") for one in (other, third, framed, half)]
+    assert len({uid, report_uid(model, "1.2.4"), *others}) == 6
+    assert b"vit_tiny, predicts classes in bf16" in structured_report(ANSWERS["classes"], half, ct, others[3])
 
 
 @pytest.mark.parametrize("kind", ANSWERS)

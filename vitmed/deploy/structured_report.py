@@ -57,8 +57,8 @@ def derived_uid(*parts: str) -> str:
 
 
 def report_uid(model: Model, image: str) -> str:
-    """The SOP Instance UID of the report on the image with this one: one for each model, policy, frame, and form of the
-    report."""
+    """The SOP Instance UID of the report on the image with this one: one for each model, precision, policy, frame, and
+    form of the report."""
     return derived_uid(FORM, _identity(model), image)
 
 
@@ -66,6 +66,7 @@ def _identity(model: Model) -> str:
     policy, how = model.saved.policy, model.preprocessing
     decides = json.dumps(policy.to_json(), sort_keys=True) if policy else ""
     read = f"{how.frame}{how.window if '/' in str(how.window) else ''}"  # a window that serve was given
+    read += "" if model.network.precision == "fp32" else f" {model.network.precision}"
     return hashlib.sha256(f"{model.saved.weights_hash} {read} {decides}".encode()).hexdigest()
 
 
@@ -238,10 +239,10 @@ def _filed(content: Any, model: Model, header: Any, uid: str) -> bytes:
 
 def _container(group: Group, model: Model, image: Any) -> Any:
     """The measurement group with the image that it is about, and the algorithm that made it."""
-    saved = model.saved
+    saved, arithmetic = model.saved, model.network.precision
     parameters = [
         f"weights sha256 {saved.weights_hash}",
-        f"{saved.config.model.name}, predicts {model.kind}",
+        f"{saved.config.model.name}, predicts {model.kind}" + (f" in {arithmetic}" if arithmetic != "fp32" else ""),
         f"decision policy: {saved.policy.summary if saved.policy else 'none, the outputs are raw'}",
         NOTICE,
     ]
