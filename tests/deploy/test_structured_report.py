@@ -22,8 +22,8 @@ from pydicom.data import get_charset_files, get_testdata_file
 import vitmed
 from vitmed.core.process import NO_WARNINGS
 from vitmed.decisions.conformal import IntervalReach
-from vitmed.decisions.policy import FindingPolicy, NumberPolicy
-from vitmed.deploy.structured_report import report_uid, structured_report
+from vitmed.decisions.policy import ClassPolicy, FindingPolicy, NumberPolicy
+from vitmed.deploy.structured_report import groups_of, report_uid, structured_report
 from vitmed.inference.load import Answer
 from vitmed.inference.open_model import open_model, preprocessing_of
 
@@ -139,6 +139,14 @@ def test_a_report_on_findings_has_a_group_for_each(ct: Any, tmp_path: Path) -> N
     assert words(mass)["Presence"] == ["Absent"]
     assert numbers(edema) == {"Probability": 0.7, "Threshold": 0.25}
     assert numbers(mass) == {"Probability": 0.3, "Threshold": 0.5}
+    near = write("findings", ct, tmp_path, probabilities={"edema": 0.2500004, "mass": 0.49999})
+    _, edema, mass = groups(near)  # what decides is seen: four digits would show 0.25 and 0.25, and absent at 0.5
+    assert numbers(edema) == {"Probability": 0.2500004, "Threshold": 0.25}
+    assert numbers(mass) == {"Probability": 0.49999, "Threshold": 0.5}
+    policy = ClassPolicy.model_construct(operating=SimpleNamespace(positive="blau", threshold=0.181396))  # type: ignore[arg-type]
+    answer = replace(ANSWERS["classes"], probabilities={"grün <x>": 0.818624, "blau": 0.181376})
+    found = {one.name.meaning: one.value for one in groups_of(answer, policy, "classes")[0].measurements}
+    assert (found["Probability of blau"], found["Threshold of blau"]) == (0.18138, 0.1814)
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
