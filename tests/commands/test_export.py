@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,15 @@ import pytest
 import torch
 from conftest import Answer, Trained, draw_patients, images_of, python, recording
 from PIL import Image
+from served import serving
 
 import vitmed as package
 from vitmed.core.errors import CheckpointError, GateError, UsageError
 from vitmed.deploy import export
+from vitmed.deploy.structured_report import report_uid
+from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.onnx_model import DIGEST, KEY, UNSIGNED, load_onnx
+from vitmed.inference.open_model import open_model
 from vitmed.metrics.predictions import Predictions
 
 WITHOUT_TORCH = """
@@ -248,6 +253,37 @@ def test_the_gate_compares_no_more_than_it_says(
     assert load_onnx(found.file).gate == found.gate.to_dict()
 
 
+@pytest.mark.parametrize(("above", "moved", "flips"), [(0.0, 2e-6, 0), (1e-4, 2e-6, 0), (1e-4, 2e-4, 1)])
+def test_the_gate_compares_the_sets_unless_an_image_is_the_threshold_itself(
+    trained: Trained, above: float, moved: float, flips: int
+) -> None:
+    """The logits of an export are `moved` towards a threshold of which one image lies `above` so many log odds; 0 is
+    that of vitmed 0.2.0, which each rounding flips."""
+    saved = open_model(trained.best)
+    chosen, outputs = export.checkpoint_outputs(saved, trained.data)
+    exact = Predictions(saved.classes, ("",) * len(chosen), None, None, outputs.logits)
+    calibrated = saved.policy.calibrate(exact)
+    row, other = 0, int(calibrated.calibrated_logits[0].argsort()[-2])  # a class that does not decide
+    chance = calibrated.probabilities[row, other]
+    least = np.full(3, 2.0)  # no class but the predicted one
+    least[other] = 1 / (1 + (1 / chance - 1) * np.exp(above))
+    sets = saved.policy.prediction_sets.model_copy(update={"least": tuple(least)})
+    saved = replace(saved, policy=saved.policy.model_copy(update={"prediction_sets": sets}))
+    graph, found = ExportedGraph(saved), iter(range(len(chosen)))
+    shift = np.float32(-moved / saved.policy.calibration.scale[other]) * (np.arange(3) == other)
+
+    class Moved:
+        def run(self, names: None, images: dict[str, np.ndarray]) -> list[np.ndarray]:
+            at = next(found)
+            logits = torch.from_numpy(outputs.logits[at : at + 1] + shift * (at == row)).float()
+            *decided, answered = graph.decide(logits.double())
+            score = torch.tensor([float(outputs.columns["ood_score"][at])])
+            return [each.numpy() for each in (logits, *decided, score, answered & (score <= 1))]
+
+    gate = export.compare_export(saved, graph, Moved(), trained.data, chosen, outputs)
+    assert gate.flipped == flips and gate.largest < 1e-3 and gate.passed == (not flips)
+
+
 def test_quantised_as_the_documentation_says_the_file_still_predicts(
     trained: Trained, exported: Path, tmp_path: Path
 ) -> None:
@@ -262,3 +298,9 @@ def test_quantised_as_the_documentation_says_the_file_still_predicts(
     second = package.predict(images_of(trained), checkpoint=exported)
     assert isinstance(first, Predictions) and isinstance(second, Predictions)
     assert 0 < np.abs(first.probabilities - second.probabilities).max() < 0.1
+    small, whole = package.load(tmp_path / "small.onnx"), package.load(exported)
+    assert (small.network.precision, whole.network.precision) == ("int8", "fp32")
+    assert "was quantised" in small.network.reason and not whole.network.reason
+    assert report_uid(small, "1.2.3") != report_uid(whole, "1.2.3")  # another content is another object
+    with serving(tmp_path / "small.onnx") as served, served.client() as client:
+        assert client.get("/health/ready").status_code == 200 and client.get("/v1/model").json()["precision"] == "int8"

@@ -62,6 +62,23 @@ class TestSets:
         assert least_score(true[:8], np.arange(8), 0.9) is None
         assert least_score(np.empty(0), np.empty(0, np.int64), 0.9) is None
 
+    @pytest.mark.parametrize(("patients", "classes", "wanted"), [(200, 2, 0.9), (60, 5, 0.9), (400, 3, 0.99)])
+    def test_a_threshold_lies_midway_below_an_image_of_validation(
+        self, patients: int, classes: int, wanted: float
+    ) -> None:
+        """No set of validation changes, and rounding, as of an exported file, changes none of them."""
+        p = draw(np.random.default_rng(0), patients, classes=classes)
+        fitted, true = fit_sets(p, wanted), p.probabilities[np.arange(patients), p.labels]
+        every = least_score(true, p.units, wanted)
+        for c in range(classes):
+            of, chances = p.labels == c, p.probabilities[:, c]
+            edge = least_score(chances[of], p.units[of], wanted)
+            edge = every if edge is None else edge
+            above, below = chances[chances >= edge], max([0, *chances[chances < edge]])
+            assert fitted.least[c] == pytest.approx((edge + below) / 2) and below < fitted.least[c] < above.min()
+        rounded = replace(p, calibrated=p.probabilities.astype(np.float32).astype(float) * (1 - 1e-7))
+        assert (prediction_sets(rounded, fitted) == prediction_sets(p, fitted)).all()
+
     @pytest.mark.parametrize(
         ("wanted", "sets"),
         [
@@ -71,7 +88,7 @@ class TestSets:
     )
     def test_the_sets_of_mapie(self, wanted: float, sets: str) -> None:
         """MAPIE 1.6.0, `SplitConformalClassifier(conformity_score="lac", prefit=True)`, calibrated on the images of one
-        class after the other, gives these sets; vitmed adds the likeliest class."""
+        class after the other, gives these sets with the quantiles as thresholds; vitmed adds the likeliest class."""
 
         def table(size: int, shift: int) -> np.ndarray:
             i = np.arange(size)
@@ -90,8 +107,11 @@ class TestSets:
         fitted = fit_sets(of(chances, labels), wanted)
         assert fitted is not None and not fitted.without
         new = of(table(12, 5), None)
-        inside = new.probabilities >= np.array(fitted.least)
-        assert " ".join("".join(np.array(new.classes)[row]) for row in inside) == sets
+        quantiles = [least_score(chances[labels == c, c], np.arange(60)[labels == c], wanted) for c in range(3)]
+        exact = new.probabilities >= np.array(quantiles)
+        assert " ".join("".join(np.array(new.classes)[row]) for row in exact) == sets
+        inside = new.probabilities >= np.array(fitted.least)  # midway to the next lower one: one class of one set more
+        assert (inside >= exact).all() and inside.sum() - exact.sum() == (wanted == 0.8)
         likeliest = np.eye(3, dtype=bool)[new.probabilities.argmax(axis=1)]
         assert (prediction_sets(new, fitted) == inside | likeliest).all()
 

@@ -22,8 +22,8 @@ from pydicom.data import get_charset_files, get_testdata_file
 import vitmed
 from vitmed.core.process import NO_WARNINGS
 from vitmed.decisions.conformal import IntervalReach
-from vitmed.decisions.policy import FindingPolicy, NumberPolicy
-from vitmed.deploy.structured_report import report_uid, structured_report
+from vitmed.decisions.policy import ClassPolicy, FindingPolicy, NumberPolicy
+from vitmed.deploy.structured_report import groups_of, report_uid, structured_report
 from vitmed.inference.load import Answer
 from vitmed.inference.open_model import open_model, preprocessing_of
 
@@ -53,7 +53,8 @@ def model_of(kind: str, policy: Any = None) -> Any:
     """What a report needs of a model."""
     config = SimpleNamespace(model=SimpleNamespace(name="vit_tiny"))
     saved = SimpleNamespace(policy=policy, weights_hash="0123456789abcdef" * 4, config=config)
-    return SimpleNamespace(kind=kind, saved=saved, preprocessing=SimpleNamespace(frame=None, window=None))
+    how, network = SimpleNamespace(frame=None, window=None), SimpleNamespace(precision="fp32")
+    return SimpleNamespace(kind=kind, saved=saved, preprocessing=how, network=network)
 
 
 def head_of(name: str) -> Any:
@@ -138,6 +139,14 @@ def test_a_report_on_findings_has_a_group_for_each(ct: Any, tmp_path: Path) -> N
     assert words(mass)["Presence"] == ["Absent"]
     assert numbers(edema) == {"Probability": 0.7, "Threshold": 0.25}
     assert numbers(mass) == {"Probability": 0.3, "Threshold": 0.5}
+    near = write("findings", ct, tmp_path, probabilities={"edema": 0.2500004, "mass": 0.49999})
+    _, edema, mass = groups(near)  # what decides is seen: four digits would show 0.25 and 0.25, and absent at 0.5
+    assert numbers(edema) == {"Probability": 0.2500004, "Threshold": 0.25}
+    assert numbers(mass) == {"Probability": 0.49999, "Threshold": 0.5}
+    policy = ClassPolicy.model_construct(operating=SimpleNamespace(positive="blau", threshold=0.181396))  # type: ignore[arg-type]
+    answer = replace(ANSWERS["classes"], probabilities={"grün <x>": 0.818624, "blau": 0.181376})
+    found = {one.name.meaning: one.value for one in groups_of(answer, policy, "classes")[0].measurements}
+    assert (found["Probability of blau"], found["Threshold of blau"]) == (0.18138, 0.1814)
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
@@ -233,7 +242,11 @@ def test_the_uid_is_one_for_each_image_and_model(ct: Any) -> None:
     third.saved.policy = SimpleNamespace(to_json=lambda: {"threshold": 0.4})
     framed = model_of("classes")
     framed.preprocessing.frame = 1
-    assert len({uid, report_uid(model, "1.2.4"), *(report_uid(one, "1.2.3") for one in (other, third, framed))}) == 5
+    half = model_of("classes")
+    half.network.precision = "bf16"
+    others = [report_uid(one, "1.2.3") for one in (other, third, framed, half)]
+    assert len({uid, report_uid(model, "1.2.4"), *others}) == 6
+    assert b"vit_tiny, predicts classes in bf16" in structured_report(ANSWERS["classes"], half, ct, others[3])
 
 
 @pytest.mark.parametrize("kind", ANSWERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -67,3 +68,15 @@ def test_parts_of_findings_and_of_numbers_too(tmp_path: Path, reach: float | Non
         assert merge(two, force=True).file.read_bytes() == before.to_csv(errors=True).encode()
         if before.kind == "number":
             assert table["target_spread"].to_pylist() == [2.7, 2.7] and table["reach"].to_pylist() == [reach, reach]
+
+
+def test_a_part_without_a_blank_image_gets_the_answers_of_the_whole_table(tmp_path: Path) -> None:
+    """A model without a policy writes `answer` only beside a blank image; an unreadable one has none."""
+    blank = "no: the image has no content"
+    for shard, cells, errors in ((1, {"answer": (blank,)}, ()), (2, {}, (("c.png", "no image"),))):
+        name, logits = "ab"[shard - 1] + ".png", np.zeros((1, 2), np.float32)
+        about = {"checkpoints": "w", "lists of images": "l", "images": 3, "shards": 2, "shard": shard}
+        part = Predictions(("x", "y"), (name,), None, None, logits, errors, columns=cells)
+        write_part(tmp_path / f"part-{shard}.parquet", about, part, np.ones((1, 0), np.float32), {})
+    found = list(csv.DictReader(merge(tmp_path).file.open(newline="")))
+    assert [(row["path"], row["answer"]) for row in found] == [("a.png", blank), ("b.png", "yes"), ("c.png", "")]

@@ -63,6 +63,16 @@ def test_unknown_patients_are_not_counted() -> None:
     assert found["splits"]["train"]["classes"]["a"]["patients"] is None
 
 
+def test_an_exported_model_counts_its_files_and_claims_no_patients() -> None:
+    """It names no images; by patient its splits are only where the run knew patients."""
+    counts, bare = {"found": 11, "unreadable": 1}, replace(splits({}), samples={})
+    unknown, known = (flow_of(replace(bare, patients=how), HASHES, counts) for how in ("", "by table"))
+    assert [(each.used, each.left_out, each.patients, each.patients_in_two) for each in (unknown, known)] == [
+        (8, 2, None, None)
+    ] * 2
+    assert [(each.level, each.how) for each in (unknown, known)] == [("image", ""), ("patient", "by table")]
+
+
 @pytest.mark.parametrize(
     "evaluated", [{"split": "test", "images": 2, "patients": 2}, {"split": None, "images": 7, "patients": None}]
 )

@@ -27,15 +27,13 @@ from vitmed.core.files import whole_file, whole_folder, write_json, write_text
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.text import counted, counted_doing, first_line, quoted
 from vitmed.data.samples import Sample, labelled_by
-from vitmed.decisions.out_of_distribution import scores_of
-from vitmed.decisions.policy import unlike_training
 from vitmed.imaging.decode import read_image
 from vitmed.inference import onnx_model
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import Outputs, SavedModel, score_column
-from vitmed.metrics.predictions_csv import ANSWER, YES
+from vitmed.metrics.predictions_csv import ANSWER, OOD_SCORE, SET, YES
 from vitmed.models.hardware import FULL_FP32
 from vitmed.models.sizes import resolved
 from vitmed.models.weights.catalogue import stops_sharing
@@ -47,6 +45,7 @@ OPSET = 20
 
 MOST = 500  # validation images that are compared at most
 MOST_MOVED = 1e-3  # of a probability
+ON_BORDER = 1e-6  # log odds, costs or OOD score; so near a border, rounding flips sets and answers
 
 
 class ExportGate(Frozen):
@@ -104,20 +103,22 @@ def compare_export(
     theirs = dict(zip(graph.outputs, map(np.concatenate, zip(*exported, strict=True)), strict=True))
     undecided = labelled_by(saved.splits.target, saved.classes, chosen, outputs.logits, saved.config.data.positive)
     scores = score_column(theirs.get("ood_score"))
-    exact = saved.policy.apply(replace(undecided, columns=outputs.columns))  # from the checkpoint
+    known = {name: cells for name, cells in outputs.columns.items() if name == OOD_SCORE}  # graphs know no blank image
+    exact = saved.policy.apply(replace(undecided, columns=known))  # from the checkpoint
     again = saved.policy.apply(replace(undecided, logits=theirs["logits"], columns=scores))  # its policy in numpy
     flipped = theirs["answered"] != np.array([cell == YES for cell in again.columns[ANSWER]])
+    for name in {SET, ANSWER} & exact.columns.keys():
+        flipped |= np.array(exact.columns[name]) != np.array(again.columns[name])
+    if "in_set" in theirs:
+        flipped |= np.any(theirs["in_set"] != again.members, axis=1)
+    flipped &= (np.abs(saved.policy.borders(exact)) > ON_BORDER).all(axis=1)
     if "value" in theirs:
         moved = np.abs(exact.amounts[:, 0] - theirs["value"]).max(initial=0) / exact.target.spread
     else:
         flipped |= np.any((theirs["prediction"] != again.predicted).reshape(len(flipped), -1), axis=1)
-        if "in_set" in theirs:
-            flipped |= np.any(theirs["in_set"] != again.members, axis=1)
         flipped |= np.any((exact.predicted != again.predicted).reshape(len(flipped), -1), axis=1)
         if exact.kind == "classes":
             flipped |= exact.likeliest != again.likeliest
-        # One validation image is the edge itself, with a score of 1; any rounding would flip it.
-        flipped |= (unlike_training(exact) != unlike_training(again)) & (scores_of(exact) != 1)
         moved = np.abs(exact.probabilities - theirs["probabilities"]).max(initial=0)
     return ExportGate(images=len(chosen), flipped=int(flipped.sum()), largest=float(moved), resized=graph.resize)
 

@@ -57,8 +57,8 @@ def derived_uid(*parts: str) -> str:
 
 
 def report_uid(model: Model, image: str) -> str:
-    """The SOP Instance UID of the report on the image with this one: one for each model, policy, frame, and form of the
-    report."""
+    """The SOP Instance UID of the report on the image with this one: one for each model, precision, policy, frame, and
+    form of the report."""
     return derived_uid(FORM, _identity(model), image)
 
 
@@ -66,6 +66,7 @@ def _identity(model: Model) -> str:
     policy, how = model.saved.policy, model.preprocessing
     decides = json.dumps(policy.to_json(), sort_keys=True) if policy else ""
     read = f"{how.frame}{how.window if '/' in str(how.window) else ''}"  # a window that serve was given
+    read += "" if model.network.precision == "fp32" else f" {model.network.precision}"
     return hashlib.sha256(f"{model.saved.weights_hash} {read} {decides}".encode()).hexdigest()
 
 
@@ -82,11 +83,12 @@ class Group:
     def say(self, name: Any, value: Any) -> None:
         self.evaluations.append(sr.QualitativeEvaluation(name=name, value=value))
 
-    def measure(self, name: str, value: float | None, unit: Any = None) -> None:
-        """Add a number, as `format_number` rounds it; one that is not known or not finite is left out."""
+    def measure(self, name: str, value: float | None, unit: Any = None, beside: float | None = None) -> None:
+        """Add a number, in four digits or those that tell it from one `beside`; left out if unknown or not finite."""
         if value is not None and np.isfinite(value):
             of = codes.UCUM.NoUnits if unit is None else unit
-            value = float(format_number(value))
+            digits = next((n for n in range(4, 13) if beside is None or f"{value:.{n}g}" != f"{beside:.{n}g}"), 4)
+            value = float(format_number(value) if digits == 4 else f"{value:.{digits}g}")
             self.measurements.append(sr.Measurement(name=coded(name), value=value, unit=of))
 
 
@@ -115,11 +117,14 @@ def groups_of(answer: Answer, policy: DecisionPolicy | None, kind: str) -> list[
         whole.finding = predicted if answer.answered else coded("no answer")
         if not answer.answered:
             whole.say(coded("Predicted, but not answered"), predicted)
-        for name, probability in sorted(answer.probabilities.items(), key=lambda item: -item[1])[:MOST_CLASSES]:
-            whole.measure(f"Probability of {name}", probability)
+        limits = dict[str, float]()
         if isinstance(policy, ClassPolicy) and policy.operating.positive is not None:
             threshold = policy.operating.threshold
-            whole.measure(f"Threshold of {policy.operating.positive}", 0.5 if threshold is None else threshold)
+            limits[policy.operating.positive] = 0.5 if threshold is None else threshold
+        for name, probability in sorted(answer.probabilities.items(), key=lambda item: -item[1])[:MOST_CLASSES]:
+            whole.measure(f"Probability of {name}", probability, beside=limits.get(name))
+        for name, limit in limits.items():
+            whole.measure(f"Threshold of {name}", limit, beside=answer.probabilities[name])
     for member in answer.prediction_set or ():
         whole.say(coded("Cannot be excluded"), coded(member))
     whole.measure("Out-of-distribution score (above 1: unlike training)", answer.ood_score)
@@ -133,9 +138,10 @@ def _finding(name: str, answer: Answer, policy: DecisionPolicy | None) -> Group:
     group.say(coded("Presence"), called if answer.answered else coded("no answer"))
     if not answer.answered:
         group.say(coded("Predicted, but not answered"), called)
-    group.measure("Probability", answer.probabilities[name])
     own = policy.findings[name].operating.threshold if isinstance(policy, FindingPolicy) else None
-    group.measure("Threshold", 0.5 if own is None else own)
+    limit, chance = 0.5 if own is None else own, answer.probabilities[name]
+    group.measure("Probability", chance, beside=limit)
+    group.measure("Threshold", limit, beside=chance)
     return group
 
 
@@ -238,10 +244,10 @@ def _filed(content: Any, model: Model, header: Any, uid: str) -> bytes:
 
 def _container(group: Group, model: Model, image: Any) -> Any:
     """The measurement group with the image that it is about, and the algorithm that made it."""
-    saved = model.saved
+    saved, arithmetic = model.saved, model.network.precision
     parameters = [
         f"weights sha256 {saved.weights_hash}",
-        f"{saved.config.model.name}, predicts {model.kind}",
+        f"{saved.config.model.name}, predicts {model.kind}" + (f" in {arithmetic}" if arithmetic != "fp32" else ""),
         f"decision policy: {saved.policy.summary if saved.policy else 'none, the outputs are raw'}",
         NOTICE,
     ]

@@ -44,7 +44,7 @@ FIX = "pip install 'vitmed[export]'"
 class OnnxModel(SavedModel):
     """An exported model as read from its file."""
 
-    precision: str = "fp32"  # or "int8" in files of 0.2.0
+    precision: str = "fp32"  # or "int8", of a file that was quantised
     gate: dict[str, Any] = field(default_factory=dict)  # what the export compared, the fields of `ExportGate`
     session: Any = field(default=None, repr=False, compare=False)  # an `onnxruntime.InferenceSession`
 
@@ -71,20 +71,20 @@ def open_session(path: Path) -> Any:
 
 class OnnxNetwork(Network):
     """The network of an exported model; ONNX Runtime runs it on the CPU. Raises UsageError for a device that is not
-    "auto" or "cpu", and a precision that is not "auto" or the file's."""
+    "auto" or "cpu", and a precision that is not "auto", "fp32" or the file's."""
 
     saved: OnnxModel
 
     def __init__(self, saved: OnnxModel, device: str, precision: str):
         if device not in ("auto", "cpu"):
             raise UsageError(f"--device {device}: vitmed runs exported models on the CPU", "use --device auto")
-        if precision not in ("auto", saved.precision):
+        if precision not in ("auto", "fp32", saved.precision):
             raise UsageError(f"--precision {precision}: {saved.path} computes in {saved.precision}", "leave it out")
         self.saved, self.session = saved, saved.session
         self.scored = SCORES in [output.name for output in self.session.get_outputs()]
         self.device = f"ONNX Runtime on the CPU, {counted(cores(), 'thread')}"
         self.batch, self.precision = BATCH, saved.precision
-        self.reason = "the exported model was quantised" if saved.precision != "fp32" else ""
+        self.reason = "the exported model was quantised and may decide otherwise" if saved.precision != "fp32" else ""
 
     def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
         if also_features:
@@ -164,4 +164,5 @@ def load_onnx(path: Path) -> OnnxModel:
         seen, policy = tuple(content["seen_sha256"]), policy_of(content["policy"], classes)
         facts = dict(content.get("facts", {}))  # of vitmed 0.2.0: none
         about = path, config, classes, how, splits, hashes, record, versions, seen, policy, content["weights_sha256"]
-        return OnnxModel(*about, fingerprints, content["precision"], gate, session, facts=facts)
+        precision = "int8" if meta.producer_name == QUANTISED else content["precision"]
+        return OnnxModel(*about, fingerprints, precision, gate, session, facts=facts)

@@ -27,7 +27,7 @@ from vitmed.core.upgrade import READER
 from vitmed.metrics.kinds.findings import FindingPredictions, is_of_findings
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.predictions_csv import OOD_SCORE, RAW, Table, read_table
+from vitmed.metrics.predictions_csv import ANSWER, OOD_SCORE, RAW, YES, Table, read_table
 
 KEY = b"vitmed predictions 3"  # of the description in the file
 FEATURES, ERROR, VERSION = "features", "error", "version"
@@ -144,6 +144,7 @@ def merge_parts(folder: Path, files: Sequence[Path], file: Path) -> WrittenPredi
         csv.writer(text).writerow(header)
         for done, number in enumerate(sorted(places), 1):
             for row in read_part(places[number])[1].to_pylist():
+                row.setdefault(ANSWER, "" if row.get(ERROR) else YES)  # a part without a blank image and a policy
                 cells = [_cell(name, row.get(name)) for name in header]
                 if cells[-1]:
                     unread.append(cells)

@@ -33,7 +33,8 @@ def flow_of(
     """Count the flow of a run, without a path or the name of a patient: from split name -> sha256 of its files, what
     the check before training counted (`COUNTS`), and why files that were found are in no split."""
     checked: dict[str, Any] = {name: (counts or {}).get(name) for name in COUNTS}
-    used, grouped, shared = sum(map(len, splits.samples.values())), splits.grouped, len(splits.shared())
+    grouped, shared = splits.grouped and splits.patients != "", len(splits.shared())
+    used = sum(map(len, (splits.samples or hashes).values()))  # an exported model names no images
     everyone: set[str] = set().union(*splits.groups().values())
     parts, several = dict[str, SplitFlow](), splits.target.kind == "findings"
     for name, samples in splits.samples.items():
@@ -48,8 +49,8 @@ def flow_of(
         why_left_out=why_left_out,
         level="image" if not grouped else "none" if shared else "patient",
         how=splits.patients if grouped else "",
-        patients=len(everyone) if grouped else None,
-        patients_in_two=shared if grouped else None,
+        patients=len(everyone) if grouped and everyone else None,
+        patients_in_two=shared if grouped and everyone else None,
         copies_in_two=len(copies_in_two(hashes)),
         splits=parts,
     )
