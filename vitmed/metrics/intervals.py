@@ -240,13 +240,15 @@ def uneven_effect(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray, leas
     return assumed_effect(sizes, max(least, correlation(sizes, sums, squares))) if uneven(sizes) else 0.0
 
 
-def quantile(degrees: float = INFINITE) -> float:
-    """How many standard errors a two-sided interval reaches: 1.96, by Student's t 2.262 at 9 degrees."""
+def quantile(degrees: float = INFINITE, tests: int = 1) -> float:
+    """How many standard errors a two-sided interval reaches: 1.96, by Student's t 2.262 at 9 degrees; as one of so many
+    `tests` further (Bonferroni)."""
+    below = (1 + LEVEL) / 2 + (1 - LEVEL) / 2 * (1 - 1 / tests)
     if np.isinf(degrees):
-        return NormalDist().inv_cdf((1 + LEVEL) / 2)
+        return NormalDist().inv_cdf(below)
     from scipy.special import stdtrit  # imported here: predict starts without it
 
-    return float(stdtrit(degrees, (1 + LEVEL) / 2))
+    return float(stdtrit(degrees, below))
 
 
 def logit_interval(value: float, error: float, z: float) -> tuple[float, float]:
