@@ -296,7 +296,8 @@ def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], unit: s
             fewest = f"{few[0]} and {counted(few[1], unit)}"
             text = f"{where}no {unit} has images of two classes, and there are only {fewest} of a class: a"
             text += f" meaningless trait of {unit}s (stain, slide, light) separates the classes with a probability of"
-            yield make("class_is_patient", f"{text} {chance:.0%}{by}")
+            severity = "warning" if where in ("val: ", "test: ") else None  # nothing is learned from these
+            yield make("class_is_patient", f"{text} {chance:.0%}{by}", severity=severity)
 
 
 def _few_to_train(images: Sequence[Image], unit: str | None) -> Iterator[Problem]:

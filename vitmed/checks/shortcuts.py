@@ -76,8 +76,8 @@ def find_shortcuts(
     for family, x in features.items():
         if np.all(x == x[0]):  # the same for all images
             continue
-        squares = (x - x.mean(axis=0)) ** 2  # a size or colour between those of the other class
-        scores = held_out(np.concatenate([x, squares], axis=1), y, divided)
+        squared = (x - x.mean(axis=0)) ** 2  # finds a size or colour between those of the other class
+        scores = held_out(np.concatenate([x, squared], axis=1), y, divided)
         predicted = np.flatnonzero(np.isfinite(scores).all(axis=1))
         value = low = high = degrees = float("nan")
         if len(predicted):
