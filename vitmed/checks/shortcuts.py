@@ -1,7 +1,7 @@
 """Can the label be predicted without anatomy? Logistic regression on size, file, format, colour and border.
 
-Each family of features is cross-validated alone, so that you see which shortcut it is. Whole patients are held out
-where patients are known.
+Each family of features is cross-validated alone, so that you see which shortcut it is; with the squares, so that it may
+be a size between those of the other class. Whole patients are held out where patients are known.
 """
 
 from collections.abc import Sequence
@@ -55,10 +55,9 @@ def find_shortcuts(
     kept = np.flatnonzero(counts[labels] >= LEAST)
     if len(kept) > MOST:
         kept = np.sort(np.random.default_rng(0).permutation(kept)[:MOST])
-    rows = kept.tolist()
-    y, patients = np.unique(labels[rows], return_inverse=True)[1], None if groups is None else [groups[i] for i in rows]
+    y, patients = np.unique(labels[kept], return_inverse=True)[1], None if groups is None else [groups[i] for i in kept]
     shortcuts, (divided, by_patient) = [], divide(y, patients)
-    used = [records[i] for i in rows]
+    used = [records[i] for i in kept]
     headers = [record.header for record in used if record.header is not None]
     size = np.array([[header.width, header.height] for header in headers], dtype=np.float64)
     weight = np.array([[record.size] for record in used], dtype=np.float64)
@@ -76,8 +75,7 @@ def find_shortcuts(
     for family, x in features.items():
         if np.all(x == x[0]):  # the same for all images
             continue
-        squared = (x - x.mean(axis=0)) ** 2  # finds a size or colour between those of the other class
-        scores = held_out(np.concatenate([x, squared], axis=1), y, divided)
+        scores = held_out(np.concatenate([x, (x - x.mean(axis=0)) ** 2], axis=1), y, divided)
         predicted = np.flatnonzero(np.isfinite(scores).all(axis=1))
         value = low = high = degrees = float("nan")
         if len(predicted):
