@@ -52,12 +52,10 @@ def find_shortcuts(
     counts = np.bincount(labels := np.unique(labels, return_inverse=True)[1])
     if len(labels) < 2 * LEAST or np.count_nonzero(counts >= LEAST) < 2:
         return []
-    kept = np.flatnonzero(counts[labels] >= LEAST)
-    if len(kept) > MOST:
-        kept = np.sort(np.random.default_rng(0).permutation(kept)[:MOST])
-    y, patients = np.unique(labels[kept], return_inverse=True)[1], None if groups is None else [groups[i] for i in kept]
+    rows = np.sort(np.random.default_rng(0).permutation(np.flatnonzero(counts[labels] >= LEAST))[:MOST]).tolist()
+    y, patients = np.unique(labels[rows], return_inverse=True)[1], None if groups is None else [groups[i] for i in rows]
     shortcuts, (divided, by_patient) = [], divide(y, patients)
-    used = [records[i] for i in kept]
+    used = [records[i] for i in rows]
     headers = [record.header for record in used if record.header is not None]
     size = np.array([[header.width, header.height] for header in headers], dtype=np.float64)
     weight = np.array([[record.size] for record in used], dtype=np.float64)
