@@ -76,14 +76,14 @@ def find_shortcuts(
         scores = held_out(np.concatenate([x, (x - x.mean(axis=0)) ** 2], axis=1), y, divided)
         predicted = np.flatnonzero(np.isfinite(scores).all(axis=1))
         value = low = high = degrees = float("nan")
-        if len(predicted):
+        if len(np.unique(y[predicted])) == scores.shape[1]:
             units = Units(group_index(None if patients is None else [patients[i] for i in predicted], len(predicted)))
             parts, shown = list[Part](), range(int(scores.shape[1] == 2), scores.shape[1])  # of two classes, the second
             for c in shown:
                 area = class_areas(scores[predicted, c], truth := y[predicted] == c)[0]
                 low, high, _ = area_interval(area, truth, units)  # NaN: it may be anything
                 parts.append(Part(area.value, max(0.0, low), min(1.0, high), area.influence, 1 / len(shown)))
-            value, (low, high) = sum(part.value for part in parts) / len(parts), mean_interval(parts, units)
+            low, high = mean_interval(value := sum(part.value for part in parts) / len(parts), parts, units)
             degrees = influence_spread(np.sum([part.influence for part in parts], axis=0), units).degrees
         clear = value - quantile(degrees, tests) / quantile(degrees) * (value - low) > 0.5
         shortcuts.append(Shortcut(family, value, low, high, by_patient, len(y), finding, clear))
