@@ -144,6 +144,9 @@ def test_how_likely_a_trait_that_means_nothing_sorts_the_patients(first: int, se
     classes = {name: Counter({f"{name}{i}": 10 for i in range(n)}) for name, n in (("a", first), ("b", second))}
     found = [p.text for p in _patients_by_class("", classes, "patient", "") if p.code == "class_is_patient"]
     assert [text.rpartition(" ")[2] for text in found] == ([chance] if chance else [])
+    for where, severity in (("", "error"), ("train: ", "error"), ("val: ", "warning"), ("test: ", "warning")):
+        found_there = _patients_by_class(where, classes, "patient", "")  # a model learns patients of training alone
+        assert {p.severity for p in found_there if p.code == "class_is_patient"} <= {severity}
 
 
 @pytest.mark.parametrize(

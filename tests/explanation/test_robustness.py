@@ -113,7 +113,8 @@ def test_the_verdict_names_what_hurts_and_what_does_not() -> None:
 
 
 def test_the_largest_loss_that_is_not_shown_hides_no_other() -> None:
-    """All six images of one patient of 20 (loss 0.05), or an image of each of five (0.04)."""
+    """All six images of two patients of 20 (loss 0.1), or an image of each of nine or eight (0.07). An image of each of
+    five is above 0 alone, but not as one of four (Bonferroni)."""
     clean = draw(9)
 
     def without(rows: list[int]) -> list[Predictions]:
@@ -122,9 +123,10 @@ def test_the_largest_loss_that_is_not_shown_hides_no_other() -> None:
         return [replace(clean, logits=logits)] * 5
 
     worse = {
-        "brighter": without(list(range(0, 120, 20))),
-        "hue": without(list(range(6))),
-        "jpeg": without([0, 1, 2, 3, 4]),
+        "brighter": without([*range(0, 120, 20), *range(1, 120, 20)]),
+        "hue": without(list(range(9))),
+        "jpeg": without(list(range(8))),
+        "darker": without([0, 1, 2, 3, 4]),
     }
     found = measure_robustness(clean, worse)
     lost = {key: part.lost for key, part in found.corruptions.items()}
@@ -134,6 +136,7 @@ def test_the_largest_loss_that_is_not_shown_hides_no_other() -> None:
         f"No loss is shown for: Brighter (by {lost['brighter'].value:.3f} ({lost['brighter'].low:.3f} to"
         in found.verdict
     )
+    assert lost["darker"].low > 0 and f"{lost['darker'].high:.3f}; not above 0 as one of 4)" in found.verdict
 
 
 def test_what_is_undefined_says_why() -> None:

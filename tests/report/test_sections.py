@@ -167,6 +167,9 @@ def test_the_verdict_is_three_sentences_with_the_numbers_of_the_table(tmp_path: 
     how_good = verdict(page(tmp_path / "never", guesses)[0])[0]
     assert re.search(r"least often, in 0\.0 % \(0\.0 to [\d.]+ %\) of its images, as rarely as c2", how_good), how_good
 
+    right = replace(guesses, logits=9 * np.eye(3, dtype=np.float32)[guesses.labels])
+    assert "It recognises" not in verdict(page(tmp_path / "right", right)[0])[0]  # none least often: all are right
+
     assert "images of unknown patients" in verdict(page(tmp_path / "unknown", draw("no patients"))[0])[1]
     assert verdict(page(tmp_path / "none", draw("none"))[0])[0].startswith("There are no images")
     one = verdict(page(tmp_path / "one", draw("one class"))[0])[0]

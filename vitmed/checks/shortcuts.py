@@ -1,19 +1,18 @@
 """Can the label be predicted without anatomy? Logistic regression on size, file, format, colour and border.
 
-Each family of features is cross-validated alone, so that you see which shortcut it is. Whole patients are held out
-where patients are known.
+Each family of features is cross-validated alone, so that you see which shortcut it is; with the squares, so that it may
+be a size between those of the other class. Whole patients are held out where patients are known.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
 from vitmed.core.process import NO_WARNINGS
 from vitmed.imaging.file_record import FileRecord
-from vitmed.metrics.areas import class_areas
-from vitmed.metrics.intervals import LEVEL, Units, influence_spread, quantile
+from vitmed.metrics.areas import area_interval, class_areas
+from vitmed.metrics.intervals import Part, Units, influence_spread, mean_interval, quantile
 from vitmed.metrics.predictions import group_index
 
 Division = Sequence[tuple[np.ndarray, np.ndarray]]  # rows of training, of test
@@ -42,7 +41,7 @@ class Shortcut:
     by_patient: bool  # whether whole patients were held out
     images: int  # how many were used
     finding: str = ""  # which of several it predicts
-    clear: bool = True  # whether its interval lies above 0.5 also as one among those of all findings
+    clear: bool = True  # whether its interval lies above 0.5 also as one of all findings, families and splits
 
 
 def find_shortcuts(
@@ -53,10 +52,7 @@ def find_shortcuts(
     counts = np.bincount(labels := np.unique(labels, return_inverse=True)[1])
     if len(labels) < 2 * LEAST or np.count_nonzero(counts >= LEAST) < 2:
         return []
-    kept = np.flatnonzero(counts[labels] >= LEAST)
-    if len(kept) > MOST:
-        kept = np.sort(np.random.default_rng(0).permutation(kept)[:MOST])
-    rows = kept.tolist()
+    rows = np.sort(np.random.default_rng(0).permutation(np.flatnonzero(counts[labels] >= LEAST))[:MOST]).tolist()
     y, patients = np.unique(labels[rows], return_inverse=True)[1], None if groups is None else [groups[i] for i in rows]
     shortcuts, (divided, by_patient) = [], divide(y, patients)
     used = [records[i] for i in rows]
@@ -77,17 +73,19 @@ def find_shortcuts(
     for family, x in features.items():
         if np.all(x == x[0]):  # the same for all images
             continue
-        scores = held_out(x, y, divided)
+        scores = held_out(np.concatenate([x, (x - x.mean(axis=0)) ** 2], axis=1), y, divided)
         predicted = np.flatnonzero(np.isfinite(scores).all(axis=1))
-        value = low = high = float("nan")
-        if len(predicted):
+        value = low = high = degrees = float("nan")
+        if len(np.unique(y[predicted])) == scores.shape[1]:
             units = Units(group_index(None if patients is None else [patients[i] for i in predicted], len(predicted)))
-            areas = [class_areas(score, y[predicted] == c)[0] for c, score in enumerate(scores[predicted].T)]
-            value = float(np.mean([area.value for area in areas]))
-            spread = influence_spread(np.mean([area.influence for area in areas], axis=0), units)
-            reach = quantile(spread.degrees) * spread.variance**0.5
-            low, high = max(0.0, value - reach), min(1.0, value + reach)
-        clear = value - NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / tests) / quantile() * (value - low) > 0.5
+            parts, shown = list[Part](), range(int(scores.shape[1] == 2), scores.shape[1])  # of two classes, the second
+            for c in shown:
+                area = class_areas(scores[predicted, c], truth := y[predicted] == c)[0]
+                low, high, _ = area_interval(area, truth, units)  # NaN: it may be anything
+                parts.append(Part(area.value, max(0.0, low), min(1.0, high), area.influence, 1 / len(shown)))
+            low, high = mean_interval(value := sum(part.value for part in parts) / len(parts), parts, units)
+            degrees = influence_spread(np.sum([part.influence for part in parts], axis=0), units).degrees
+        clear = value - quantile(degrees, tests) / quantile(degrees) * (value - low) > 0.5
         shortcuts.append(Shortcut(family, value, low, high, by_patient, len(y), finding, clear))
     return shortcuts
 

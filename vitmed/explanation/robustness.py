@@ -19,7 +19,7 @@ import contextlib
 import io
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -214,7 +214,8 @@ def measure_robustness(
         mean_corruption_error=_estimate(error, 0),
         relative=_estimate(error - before if errors else error),
     )
-    (worst, sentence), reasons, notes, reached = _verdict(result), dict[str, str](), list[str](), result.clean[number]
+    clear = {k for k, of in errors.items() if (_estimate(of.mean(axis=0) - before, tests=len(errors)).low or 0) > 0}
+    (worst, sentence), reasons, notes = _verdict(result, clear), dict[str, str](), list[str]()
     for name, entry in result.clean.items():
         if entry.value is None:
             one = clean.kind == "classes" and len(np.unique(known_labels(clean))) < 2
@@ -222,7 +223,7 @@ def measure_robustness(
             reasons[name] = alike if result.n else "there are no images"
     if (result.n if result.n_groups is None else result.n_groups) < 2:
         reasons["intervals"] = f"they need two {'images' if result.n_groups is None else 'patients'} or more"
-    higher = ALL_METRICS[number].higher_is_better
+    higher, reached = ALL_METRICS[number].higher_is_better, result.clean[number]
     end, least = reached.low if higher else reached.high, result.guess  # the end that is nearer to guessing
     if end is not None and least is not None and (end <= least < 1 if higher else end >= least):
         notes.append("On the clean images the model is not shown to be better than guessing: there is little to lose.")
@@ -241,14 +242,14 @@ def _error(kind: TargetKind, number: str, predictions: Predictions) -> np.ndarra
     return 1 - values if ALL_METRICS[number].higher_is_better else values
 
 
-def _estimate(errors: np.ndarray, lowest: float = -np.inf) -> Estimate:
+def _estimate(errors: np.ndarray, lowest: float = -np.inf, tests: int = 1) -> Estimate:
     """An error, or a difference of two, with its interval. If no patient changes it, the interval has no width; if it
     is also 0, it has no interval, since no patient shows whether others would lose."""
     value, *without = np.round(errors, 12) + 0.0  # + 0.0: never -0
     if len(without) > 1 and set(without) == {value}:
         low, high = (value, value) if value else NONE
     else:
-        low, high = jackknife_interval(value, np.array(without), skewed=False)
+        low, high = jackknife_interval(value, np.array(without), skewed=False, tests=tests)
     return estimate(value, max(low, lowest), high, "jackknife")
 
 
@@ -256,16 +257,19 @@ def _shown(kind: TargetKind, numbers: Numbers) -> dict[str, Estimate]:
     return {name: numbers.overall[name] for name in kind.stress if name in numbers.overall}
 
 
-def _verdict(found: Robustness) -> tuple[str | None, str]:
+def _verdict(found: Robustness, clear: Collection[str]) -> tuple[str | None, str]:
+    """What hurts most, and is it shown: `clear` are the corruptions with a loss above 0 as one of all (Bonferroni)."""
     parts = {key: part for key, part in found.corruptions.items() if part.lost.low is not None or part.lost.value == 0}
     if all(part.lost.low is None for part in parts.values()):
         return None, "No corruption is shown to hurt: the loss has no interval."
     losses = {key: parts[key].lost for key in sorted(parts, key=lambda key: -(parts[key].lost.value or 0.0))}
-    shown = [key for key, lost in losses.items() if lost.low is not None and lost.low > 0]  # the largest first
+    shown = [key for key in losses if key in clear]  # the largest first
     rises = not ALL_METRICS[found.number].higher_is_better
     name = TARGETS[found.target.kind].metrics[found.number].phrase
     unit = f" {found.target.unit}" if found.target.unit else ""
     change = {key: value_text(of).replace(" (", f"{unit} (", 1) for key, of in losses.items()}
+    alone = {key for key, lost in losses.items() if key not in clear and lost.low is not None and lost.low > 0}
+    change |= {key: f"{change[key][:-1]}; not above 0 as one of {len(found.corruptions)})" for key in alone}
     if not shown:
         verb, noun = ("raise", "rise") if rises else ("lower", "fall")
         first, lost = next(iter(losses.items()))
@@ -275,7 +279,7 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
         return None, f"No corruption is shown to {verb} {name}; {largest}."
     worst, *others = shown
     clean, last = found.clean[found.number].value, parts[worst].strengths[-1][found.number].value
-    larger = list(losses)[: list(losses).index(worst)]
+    larger = {*list(losses)[: list(losses).index(worst)], *alone}
     text = (
         f"{parts[worst].title} {'is shown to hurt' if larger else 'hurts'} most: {name} "
         f"{'rises' if rises else 'falls'} by {change[worst]} on the mean of the five strengths, "

@@ -240,13 +240,14 @@ def uneven_effect(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray, leas
     return assumed_effect(sizes, max(least, correlation(sizes, sums, squares))) if uneven(sizes) else 0.0
 
 
-def quantile(degrees: float = INFINITE) -> float:
-    """How many standard errors a two-sided interval reaches: 1.96, by Student's t 2.262 at 9 degrees."""
+def quantile(degrees: float = INFINITE, tests: int = 1) -> float:
+    """How many standard errors an interval reaches: 1.96, by Student's t 2.262 at 9 degrees; more for `tests`."""
+    below = (1 + LEVEL) / 2 + (1 - LEVEL) / 2 * (1 - 1 / tests)
     if np.isinf(degrees):
-        return NormalDist().inv_cdf((1 + LEVEL) / 2)
+        return NormalDist().inv_cdf(below)
     from scipy.special import stdtrit  # imported here: predict starts without it
 
-    return float(stdtrit(degrees, (1 + LEVEL) / 2))
+    return float(stdtrit(degrees, below))
 
 
 def logit_interval(value: float, error: float, z: float) -> tuple[float, float]:
@@ -421,7 +422,7 @@ def jackknife_spread(moved: np.ndarray) -> Spread:
     return Spread(between.variance, min(between.degrees, count - 1))
 
 
-def jackknife_interval(value: float, moved: np.ndarray, skewed: bool) -> tuple[float, float]:
+def jackknife_interval(value: float, moved: np.ndarray, skewed: bool, tests: int = 1) -> tuple[float, float]:
     """The interval of a number by its values (G,) without each of G units, as `jackknife_spread`, with Student's t.
 
     Of a mean error, which a few units with large errors may decide, that interval ends too low: with `skewed`, Hall's
@@ -432,7 +433,7 @@ def jackknife_interval(value: float, moved: np.ndarray, skewed: bool) -> tuple[f
         return NONE
     pull = moved.mean() - moved
     skewness = float((pull**3).sum() / (pull**2).sum() ** 1.5) if skewed else 0.0
-    reach = quantile(between.degrees) * np.array([1.0, -1.0])
+    reach = quantile(between.degrees, tests) * np.array([1.0, -1.0])
     if abs(skewness) > 1e-6:
         reach = 3 / skewness * (np.cbrt(1 + skewness * (reach - skewness / 6)) - 1)
     low, high = value - reach * between.variance**0.5

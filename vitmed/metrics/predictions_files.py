@@ -50,7 +50,8 @@ def read_predictions(
     """Read a predictions.csv; its columns say of which kind it is. The other arguments are those of `from_csv`. Of
     findings that must be `labelled`, images without a known label are left out."""
     table = read_table(file)
-    kind: Kind = "findings" if is_of_findings(table.header) else "number" if {*RAW} <= {*table.header} else "classes"
+    kind: Kind = "number" if {*RAW} <= {*table.header} else "classes"
+    kind = "findings" if is_of_findings(table.header, table.rows) else kind
     read = PREDICTIONS[kind].from_csv(table, labelled, as_decided, calibrate, target)
     if labelled and kind == "findings" and not (known := read.outcomes[1].any(axis=1)).all():
         lack = counted_doing(int((~known).sum()), "image", "has no known label and is", "have no known label and are")

@@ -228,6 +228,14 @@ def test_which_tables_are_of_findings() -> None:
     assert is_of_findings([*draw().header(), "label", "confidence"]) and not is_of_findings(["path", "label_a"])
 
 
+def test_a_table_of_classes_may_hold_them_once_more_one_by_one(tmp_path: Path) -> None:
+    """Where in each row `label` names the one class of which label_<class> is 1; else the columns are of findings."""
+    text = "path,label,label_a,label_b,prob_a,prob_b\nx,a,1,0,0.7,0.3\ny,b,0,1.0,0.6,0.4\n"
+    for more, kind in (("", "classes"), ("z,a,1,1,0.2,0.8\n", "findings"), ("z,b,1,0,0,1\n", "findings")):
+        (tmp_path / "p.csv").write_text(text + more, encoding="utf-8")
+        assert read_predictions(tmp_path / "p.csv").kind == kind
+
+
 def test_a_finding_is_a_prediction_of_two_classes() -> None:
     """Of the images whose label is known, with the same probability to the bit: a tie is one in both."""
     p = draw(size=500)

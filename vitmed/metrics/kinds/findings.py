@@ -4,7 +4,7 @@ Of each finding it is the prediction of two classes: `of` returns it as `Predict
 figure of two classes applies to it. Unknown labels are left out everywhere. Letters: S images, F findings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, bel
 from vitmed.metrics.metric_table import AREAS, FINDING_METRICS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_difference, share_difference
 from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, softmax
-from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, PROB, Table
+from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, PROB, Table, as_number
 
 
 class FindingPredictions(Predictions):
@@ -170,12 +170,14 @@ class FindingPredictions(Predictions):
         return np.asarray(~valid | crossed.any(axis=1))
 
 
-def is_of_findings(header: Sequence[str]) -> bool:
-    """Whether the columns, as `Table.header` names them, are those of findings. A table of classes may have a further
-    column `label_<class>`, but beside the column `label`, and not of each class."""
+def is_of_findings(header: Sequence[str], rows: Sequence[Mapping[str, str]] = ()) -> bool:
+    """Whether the columns, as `Table.header` names them, are those of findings. A table of classes may have further
+    columns `label_<class>` beside `label`: not of each class, or 1 in each row for the class that `label` names."""
     names = {name.removeprefix(kind) for name in header for kind in (PROB, LOGIT) if name.startswith(kind)}
     labelled = [LABEL + name in header for name in names]
-    return bool(labelled) and (all(labelled) if "label" in header else any(labelled))
+    held = ([name for name in names if as_number(row.get(LABEL + name)) == 1] == [row.get("label")] for row in rows)
+    one_hot = len(names) > 1 and bool(rows) and all(held)
+    return bool(labelled) and not one_hot and (all(labelled) if "label" in header else any(labelled))
 
 
 def absence(finding: str) -> str:
