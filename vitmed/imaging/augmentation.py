@@ -175,7 +175,7 @@ class Changes:
 
     def blur(self, p: float) -> Any:
         """Blur by a Gaussian of 3 or 5 px, or out of focus by a radius of 1 to 3 px, whatever the size of the image."""
-        return self.A.OneOf([self.A.GaussianBlur(blur_limit=(3, 5)), _defocus(self.A)(radius=(1, 3))], p=p)
+        return self.A.OneOf([self.A.GaussianBlur(blur_limit=(3, 5)), self.A.Defocus(radius=(1, 3))], p=p)
 
     def speckle(self) -> Any:
         """Multiply each pixel by 0.9 to 1.1, in 30 % of the images."""
@@ -183,23 +183,7 @@ class Changes:
 
     def noise(self, most: float = 0.03, p: float = 0.2, grey: bool = True) -> Any:
         """Gaussian noise with a standard deviation of 0.01 to `most` (white = 1); grey: the same in all channels."""
-        import cv2
-
-        class GaussNoise(self.A.GaussNoise):  # type: ignore[misc, name-defined]
-            """albumentations' of mean 0 in a third of the time: the sum is of integers, not of floats."""
-
-            def get_params_dependent_on_data(self, params: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-                return {"sigma": self.py_random.uniform(*self.std_range), "seed": self.random_generator.integers(2**16)}
-
-            def apply(self, img: np.ndarray, sigma: float, seed: int, **_: Any) -> np.ndarray:
-                S, _, C = img.shape
-                drawn = C if self.per_channel else 1
-                cv2.setRNGSeed(int(seed))
-                values = cv2.randn(np.empty((S, S * drawn), np.float32), np.zeros(1), np.array([255 * sigma]))
-                noise = values.astype(np.int16).reshape(S, S, drawn).repeat(C // drawn, axis=2)  # rounded towards 0
-                return cv2.add(img, noise, dtype=cv2.CV_8U).reshape(img.shape)  # saturates
-
-        return GaussNoise(std_range=(0.01, most), per_channel=self.colour and not grey, p=p)
+        return self.A.GaussNoise(std_range=(0.01, most), per_channel=self.colour and not grey, p=p)
 
     def holes(self, p: float) -> Any:
         """One to three black rectangles with sides of 5 to 12 % of the image's."""
@@ -220,21 +204,6 @@ class Changes:
         margin = max(1, round(0.1 * self.size))
         least, most = (((1 + change) * self.size / (self.size + 2 * margin)) ** 2 for change in (-0.1, 0.1))
         return [self.A.Pad(margin, border_mode=0, fill=0), self.crop(least, most, ratio=(1.0, 1.0))]
-
-
-def _defocus(A: Any) -> Any:
-    """albumentations' `Defocus` in a fifth of the time: its kernel is 17 px wide and zero beyond `radius` + 1."""
-    import cv2
-
-    class Defocus(A.Defocus):  # type: ignore[misc]
-        def apply(self, img: np.ndarray, radius: int, alias_blur: float, **_: Any) -> np.ndarray:
-            reach = radius + 1
-            y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
-            disk = (x**2 + y**2 <= radius**2).astype(np.float32)
-            kernel = cv2.GaussianBlur(disk / disk.sum(), (3, 3), sigmaX=alias_blur, borderType=cv2.BORDER_CONSTANT)
-            return cv2.filter2D(img, -1, kernel).reshape(img.shape)
-
-    return Defocus
 
 
 POLICIES: dict[str, Policy] = {
