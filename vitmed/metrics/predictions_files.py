@@ -145,8 +145,7 @@ def merge_parts(folder: Path, files: Sequence[Path], file: Path) -> WrittenPredi
         csv.writer(text).writerow(header)
         for done, number in enumerate(sorted(places), 1):
             for row in read_part(places[number])[1].to_pylist():
-                row.setdefault(ANSWER, "" if row.get(ERROR) else YES)  # a part without a blank image and a policy
-                cells = [_cell(name, row.get(name)) for name in header]
+                cells = [_cell(name, row.get(name, YES * (name == ANSWER and not row[ERROR]))) for name in header]
                 if cells[-1]:
                     unread.append(cells)
                 else:
