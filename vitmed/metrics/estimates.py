@@ -164,13 +164,14 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
 
 
 def of_mean(values: np.ndarray, units: Units) -> Estimate:
-    """The mean of values (S,), such as differences between two models on the same images, by Student's t."""
+    """The mean of values (S,), such as differences of two models, by Student's t; no interval where all are alike."""
     value = float(values.mean()) if len(values) else float("nan")
     if units.count < 2:
         return estimate(value, *NONE, "t")
     influence = (values - value) / len(values)
     reach = quantile(units.degrees(influence)) * spread(influence, units).variance ** 0.5
-    return estimate(value, value - reach, value + reach, "t")
+    low, high = (value - reach, value + reach) if reach > 1e-12 * np.abs(values).max() else NONE
+    return estimate(value, low, high, "t")
 
 
 def of_share(proportion: Share) -> Estimate:
