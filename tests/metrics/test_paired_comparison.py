@@ -7,6 +7,7 @@ import pytest
 from every_kind import compare_predictions
 from scipy import stats
 
+from vitmed.metrics.estimates import Estimate, difference
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.paired_comparison import holm, seed_gap, share_difference, tango, tango_score
@@ -258,3 +259,65 @@ def test_two_equal_methods_differ_over_seeds_and_patients_one_time_in_twenty() -
         found["seeds and patients"] += seed_gap(list(values), list(moved)).p < 0.05
         found["seeds alone"] += stats.ttest_ind(*values, equal_var=False).pvalue < 0.05
     assert found["seeds and patients"] <= 0.07 * studies and found["seeds alone"] > 0.12 * studies, found
+
+
+def two_aurocs(new: float, old: float, positives: int, negatives: int, seed: int) -> tuple[Predictions, Predictions]:
+    """Two models of these true AUROCs, whose normal scores have the correlation 0.6."""
+    labels, rng = np.repeat([1, 0], [positives, negatives]), np.random.default_rng(seed)
+    noise, names = rng.normal(size=(len(labels), 3)), tuple(map(str, range(len(labels))))
+    models = []
+    for k, area in ((1, new), (2, old)):
+        score = np.sqrt([0.6, 0.4]) @ noise[:, [0, k]].T + np.sqrt(2) * stats.norm.ppf(area) * labels
+        logits = np.stack([np.zeros(len(labels)), score], axis=1).astype(np.float32)
+        models.append(Predictions(("well", "ill"), names, None, labels, logits, positive="ill"))
+    return models[0], models[1]
+
+
+def test_a_few_positives_do_not_show_that_an_auroc_is_not_worse() -> None:
+    """The new model is worse by 0.05, which chance hides here; the interval by DeLong's variance ends at -0.03."""
+    found = compare_predictions(*two_aurocs(0.93, 0.98, 9, 291, seed=78))
+    gap, test = found.difference["auroc"], found.tests["auroc"]
+    error = abs(gap.value / test.statistic)
+    assert test.method == "delong" and gap.method == "mover-delong" and test.p > 0.05
+    assert gap.value - Z * error > -0.03 and gap.low < -0.05 and gap.high >= gap.value + Z * error
+
+
+def test_the_interval_of_an_auroc_difference_excludes_0_where_p_is_small_and_ends_there_as_the_test() -> None:
+    shown = set()
+    for seed in range(8):
+        found = compare_predictions(*two_aurocs(0.80, 0.92, 12, 40, seed))
+        for name in ("auroc", "average_precision"):
+            gap = found.difference[name]
+            if name == "auroc":
+                test = found.tests[name]
+                assert (test.p < 0.05) == (gap.low > 0 or gap.high < 0)
+                shown.add(test.p < 0.05)
+                if gap.high < 0:
+                    assert gap.high == pytest.approx(gap.value * (1 - Z / abs(test.statistic)))
+            assert gap.low < gap.value < gap.high and gap.method.startswith("mover-")
+    assert shown == {True, False}
+
+
+def test_mover_of_numbers_that_err_together() -> None:
+    """Independent: Zou & Donner's formula; with a small correlation theirs too; equal numbers that err alike do not
+    differ, and with a correlation of 0.99 by the larger arm times sqrt(1 - 0.99^2)."""
+    a, b = (Estimate(value=v, low=low, high=high) for v, low, high in ((0.9, 0.8, 0.96), (0.85, 0.7, 0.93)))
+    for alike in (0.0, 0.3):
+        down, up = (np.sqrt(x**2 + y**2 - 2 * alike * x * y) for x, y in ((0.1, 0.08), (0.06, 0.15)))
+        found = difference(a, b, alike)
+        assert (found.value, found.low, found.high) == pytest.approx((0.05, 0.05 - down, 0.05 + up), abs=1e-6)
+    same = difference(a, a, 1.0)
+    assert (same.low, same.high) == pytest.approx((0, 0), abs=1e-9)
+    near = difference(a, a, 0.99)
+    assert (near.low, near.high) == pytest.approx(np.array([-0.1, 0.1]) * np.sqrt(1 - 0.99**2), rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("new", "old", "positives", "negatives"), [(0.93, 0.98, 9, 291), (0.85, 0.9, 40, 160)])
+def test_a_model_worse_by_the_margin_is_seldom_found_not_worse(
+    new: float, old: float, positives: int, negatives: int
+) -> None:
+    pairs = (two_aurocs(new, old, positives, negatives, seed) for seed in range(300))
+    found = [compare_predictions(*pair).difference["auroc"] for pair in pairs]
+    assert np.mean([gap.low > new - old for gap in found]) <= 0.045  # 2.5 of 100 are asked for
+    assert np.mean([gap.low <= new - old <= gap.high for gap in found]) >= 0.93

@@ -133,6 +133,7 @@ def test_a_number_has_its_own_words(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels, logits = rng.normal(50, 10, 90), np.zeros((2, 90, 2), np.float32)
     logits[:, :, 0] = (labels - 50) / 10 + rng.normal(0, 0.5, (2, 90))
+    logits[:, :, 1] = rng.normal(0, 0.1, (2, 90))  # intervals of one width have a width without an interval
     groups, target = tuple(f"P{i // 3}" for i in range(90)), Target(kind="number", centre=50, spread=10)
     p, other = (NumberPredictions(("age",), ("",) * 90, groups, labels, of, target=target) for of in logits)
     policy = choose_policy(p, EvaluateConfig())

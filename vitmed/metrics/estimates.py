@@ -154,23 +154,26 @@ def finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def difference(first: Estimate, second: Estimate) -> Estimate:
-    """First minus second, of independent samples, with the interval from those of both. MOVER: Zou & Donner, Stat. Med.
-    27 (2008) 1693; of two proportions it is Newcombe's, Stat. Med. 17 (1998) 873."""
+def difference(first: Estimate, second: Estimate, alike: float = 0.0) -> Estimate:
+    """First minus second, with the interval from those of both. MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693; of two
+    independent proportions it is Newcombe's, Stat. Med. 17 (1998) 873. Errors with the correlation `alike` lie on an
+    ellipse, each scaled by the arm of its side: numbers that err together do not err to opposite sides."""
     a, b = (np.array([one.value, one.low, one.high], dtype=float) for one in (first, second))  # NaN for None
-    value = a[0] - b[0]
-    low, high = value - np.hypot(a[0] - a[1], b[2] - b[0]), value + np.hypot(a[2] - a[0], b[0] - b[1])
-    return estimate(value, low, high, "mover")
+    angles = np.linspace(0, 2 * np.pi, 7201)
+    x, y = np.cos(angles), np.cos(angles - np.arccos(np.clip(alike, -1, 1)))
+    off = np.where(x < 0, a[0] - a[1], a[2] - a[0]) * x - np.where(y < 0, b[0] - b[1], b[2] - b[0]) * y
+    return estimate(a[0] - b[0], a[0] - b[0] + off.min(), a[0] - b[0] + off.max(), "mover")
 
 
 def of_mean(values: np.ndarray, units: Units) -> Estimate:
-    """The mean of values (S,), such as differences between two models on the same images, by Student's t."""
+    """The mean of values (S,), such as differences of two models, by Student's t; no interval where all are alike."""
     value = float(values.mean()) if len(values) else float("nan")
     if units.count < 2:
         return estimate(value, *NONE, "t")
     influence = (values - value) / len(values)
     reach = quantile(units.degrees(influence)) * spread(influence, units).variance ** 0.5
-    return estimate(value, value - reach, value + reach, "t")
+    low, high = (value - reach, value + reach) if reach > 1e-12 * np.abs(values).max() else NONE
+    return estimate(value, low, high, "t")
 
 
 def of_share(proportion: Share) -> Estimate:

@@ -418,7 +418,8 @@ def jackknife_spread(moved: np.ndarray) -> Spread:
     count = len(moved)
     if count < 2:
         return Spread(*NONE)
-    between = influence_spread((moved.mean() - moved) * (count - 1) / count, Units(np.arange(count)))
+    pull = np.where(np.isclose(moved, moved.mean(), 1e-12, 0), 0.0, moved.mean() - moved)  # without rounding errors
+    between = influence_spread(pull * (count - 1) / count, Units(np.arange(count)))
     return Spread(between.variance, min(between.degrees, count - 1))
 
 

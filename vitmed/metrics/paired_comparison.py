@@ -9,10 +9,11 @@ from vitmed.core.base_models import Frozen, Kind
 from vitmed.core.text import identity, listed
 from vitmed.metrics import intervals
 from vitmed.metrics.areas import Area, area_spread
-from vitmed.metrics.estimates import ClassNumbers, Estimate, estimate, finite
+from vitmed.metrics.estimates import ClassNumbers, Estimate, difference, estimate, finite
 from vitmed.metrics.intervals import INFINITE, NONE, Share, Spread, Units
 from vitmed.metrics.metric_table import Metric
 
+Reach = float | np.ndarray  # of the interval of a difference: how far to either side, or (2,) down and up
 FEW = 10  # patients with an image that only one model gets right, below which they do not show a design effect
 
 
@@ -150,31 +151,29 @@ class ComparisonResults(Frozen):
 
 
 def area_gap(
-    first: Area, second: Area, positive: np.ndarray | None, units: Units, labels: np.ndarray | None = None
-) -> tuple[float, ComparisonTest]:
-    """How far the interval of the difference of two areas reaches to either side, and the test of no difference.
+    first: Area, second: Area, ends: tuple[Estimate, Estimate], positive: np.ndarray | None, units: Units
+) -> tuple[Reach, ComparisonTest]:
+    """How far the interval of the difference of two areas, with their own in `ends`, reaches, and the test: `tested`.
 
     The variance comes from the difference of the influence of each image. For an AUROC it is DeLong's, or, where
     patients have several images, Obuchowski's with Student's t; for other areas the infinitesimal jackknife's, always
-    with Student's t. The statistic is the difference over its standard error, p is two-sided: 1 for models that rank
-    alike, None where either area or the variance is undefined.
+    with Student's t. For models that rank alike p is 1; where either area or the variance is undefined it is None.
 
-    Args:
-        positive: (S,) bool, of the AUROC of one class against the rest; None for other areas.
-        labels: (S,) int64, by which the influence on an average precision is `leveraged`, unless it is so already.
+    `positive` are (S,) bool, of the AUROC of one class against the rest; None for other areas, of leveraged influence.
     """
-    gap = first.plus(second, -1)
-    if positive is None:
-        influence = gap.influence if labels is None else units.leveraged(gap.influence, labels)
-        spread, method = intervals.influence_spread(influence, units), "influence"
-    else:
+    gap, alike = first.plus(second, -1), intervals.sum_correlation(first.influence, second.influence, units)
+    spread, method = intervals.influence_spread(gap.influence, units), "influence"
+    if positive is not None:
         spread, method = area_spread(gap.influence, positive, units), "obuchowski" if units.clustered else "delong"
-    return tested(gap.value, spread, method)
+    return tested(gap.value, spread, method, difference(ends[0], ends[1], alike))
 
 
-def tested(gap: float, spread: Spread, method: str) -> tuple[float, ComparisonTest]:
-    """How far the interval of a difference reaches to either side, and the test of no difference. A difference without
-    any variance has neither, because no image shows how it varies, unless it is 0: the models are equal."""
+def tested(gap: float, spread: Spread, method: str, apart: Estimate | None = None) -> tuple[Reach, ComparisonTest]:
+    """How far the interval of a difference reaches, and the test of no difference. A difference without any variance
+    has neither, because no image shows how it varies, unless it is 0: the models are equal.
+    With few images, or numbers near 1, the variance is often far too small; the intervals of both numbers are not. So
+    no arm is shorter than that of `apart`, their `difference`; but the arm towards 0 is the test's where that rejects
+    no difference, since it rejects all beyond 0 with it. The interval excludes 0 exactly where p is below 0.05."""
     statistic = p = None
     if np.isfinite(gap) and spread.variance > 0:
         statistic = float(gap / spread.variance**0.5)
@@ -182,7 +181,10 @@ def tested(gap: float, spread: Spread, method: str) -> tuple[float, ComparisonTe
     elif gap == 0 and spread.variance == 0:
         statistic, p = 0.0, 1.0
     reach = float("nan") if statistic is None else intervals.quantile(spread.degrees) * spread.variance**0.5
-    return reach, ComparisonTest(statistic=statistic, p=p, method=method)
+    test = ComparisonTest(statistic=statistic, p=p, method=method)
+    if apart is None or apart.low is None or apart.high is None or not reach > 0:
+        return reach, test
+    return np.where([gap > reach, -gap > reach], reach, np.maximum(reach, [gap - apart.low, apart.high - gap])), test
 
 
 def two_sided_p(statistic: float, degrees: float) -> float:
@@ -259,18 +261,10 @@ def tango(plus: float, minus: float, n: float, z: float) -> tuple[float, float]:
     return end(-1), end(1)
 
 
-def class_difference(
-    first: Area, second: Area, positive: np.ndarray | None, units: Units, labels: np.ndarray | None = None
-) -> ClassDifference:
-    """The difference of two areas; the arguments are those of `area_gap`."""
-    reach, test = area_gap(first, second, positive, units, labels)
-    return ClassDifference(**dict(gap_estimate(first.value - second.value, reach, test)), p=test.p)
-
-
-def gap_estimate(gap: float, reach: float, test: ComparisonTest, limit: float = 1.0) -> Estimate:
+def gap_estimate(gap: float, reach: Reach, test: ComparisonTest, limit: float = 1.0) -> Estimate:
     """A difference with its interval, within -limit..limit, which few images may exceed; none where it is unknown."""
-    low, high = np.clip([gap - reach, gap + reach], -limit, limit)
-    return estimate(gap, float(low), float(high), test.method)
+    low, high = np.clip(gap + np.array([-1, 1]) * reach, -limit, limit)
+    return estimate(gap, float(low), float(high), f"mover-{test.method}" if np.ndim(reach) else test.method)
 
 
 def seed_gap(values: Sequence[np.ndarray], moved: Sequence[np.ndarray]) -> ClassDifference:

@@ -19,10 +19,11 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import listed
+from vitmed.metrics import intervals
 from vitmed.metrics.areas import Area, area_interval, area_spread, class_areas
 from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.estimates import Estimate, estimate, finite, of_share
-from vitmed.metrics.intervals import NONE, Spread, Units, influence_spread, share
+from vitmed.metrics.estimates import Estimate, difference, estimate, finite, of_share
+from vitmed.metrics.intervals import NONE, Part, Spread, Units, influence_spread, share
 from vitmed.metrics.kinds.grades import Grades, grade_errors, grades_of, kappa_estimate, kappa_of_sums, kappa_summands
 from vitmed.metrics.paired_comparison import gap_estimate, tested
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
@@ -151,7 +152,7 @@ def compare_with_readers(predictions: Predictions, config: EvaluateConfig) -> li
         areas = [class_areas(score, truth)[0] for score in (model[rows], *scores[:, rows])]
         numbers = [estimate(area.value, *area_interval(area, truth, units)) for area in areas]
         spread_of = partial(area_spread, positive=truth, units=units)
-        comparisons.append(_comparison("auroc", rater_scores, areas, numbers, spread_of))
+        comparisons.append(_comparison("auroc", rater_scores, areas, numbers, spread_of, units))
     if raters:
         of = predictions.classes, predictions.paths
         calls = np.stack([readings(predictions.columns[c], *of, c, predictions.positive) for c in raters])
@@ -171,14 +172,14 @@ def compare_with_readers(predictions: Predictions, config: EvaluateConfig) -> li
                 value, without = (kappa_of_sums(sums, costs) for sums in (summands.sum(0), summands.sum(0) - summands))
                 areas.append(Area(float(value), (value - without) * (n - 1) / max(1, n)))
             spread_of = partial(influence_spread, units=everyone)
-            comparisons.append(_comparison("quadratic_kappa", raters, areas, numbers, spread_of))
+            comparisons.append(_comparison("quadratic_kappa", raters, areas, numbers, spread_of, everyone))
         for name, rows in kinds.items():
             means = right[:, rows].mean(axis=1) if rows.any() else np.full(len(right), np.nan)
             influences = (right[:, rows] - means[:, None]) / max(1, int(rows.sum()))
             areas = [Area(float(mean), influence) for mean, influence in zip(means, influences, strict=True)]
             units = Units(np.unique(predictions.units[rows], return_inverse=True)[1])
             numbers = [of_share(share(of_one, rows, everyone)) for of_one in right]
-            comparisons.append(_comparison(name, raters, areas, numbers, partial(influence_spread, units=units)))
+            comparisons.append(_comparison(name, raters, areas, numbers, partial(influence_spread, units=units), units))
     return comparisons or None
 
 
@@ -229,24 +230,29 @@ def _comparison(
     areas: list[Area],
     numbers: list[Estimate],
     spread_of: Callable[[np.ndarray], Spread],
+    units: Units,
 ) -> ReaderComparison:
     """From the areas and numbers of the model and then of each reader; an area has the influence of each image."""
     model, *readers = areas
     gaps = [model.plus(reader, -1) for reader in readers]
     values = np.array([gap.value for gap in gaps])
     random, fixed = reader_variances(values, np.stack([gap.influence for gap in gaps]), spread_of)
-    mean, gap = finite(float(np.mean([reader.value for reader in readers]))), float(values.mean())
+    own = np.array([[number.value, number.low, number.high] for number in numbers[1:]], dtype=float)  # NaN for None
+    parts = [Part(v, low, high, r.influence, 1 / len(own)) for (v, low, high), r in zip(own, readers, strict=True)]
+    alike = intervals.sum_correlation(model.influence, np.sum([part.influence for part in parts], axis=0), units)
+    mean, gap = float(np.mean([reader.value for reader in readers])), float(values.mean())
+    apart = difference(numbers[0], estimate(mean, *intervals.mean_gap_interval(parts, units), "mover"), alike)
     tests = dict[str, ReaderTest]()
     for method, over in ((RANDOM, random), (FIXED, fixed)):
         over = over if over.variance > 0 else Spread(*NONE)  # no image shows how much it varies
-        reach, test = tested(gap, over, method)
-        difference, degrees = gap_estimate(gap, reach, test), finite(over.degrees)
-        tests[method] = ReaderTest(difference=difference, statistic=test.statistic, degrees=degrees, p=test.p)
+        reach, test = tested(gap, over, method, apart)
+        shown, degrees = gap_estimate(gap, reach, test), finite(over.degrees)
+        tests[method] = ReaderTest(difference=shown, statistic=test.statistic, degrees=degrees, p=test.p)
     return ReaderComparison(
         number=name,
         n=len(model.influence),
         model=numbers[0],
-        mean=mean,
+        mean=finite(mean),
         readers=dict(zip(columns, numbers[1:], strict=True)),
         random_readers=tests[RANDOM] if len(readers) > 1 else None,
         fixed_readers=tests[FIXED],

@@ -127,7 +127,7 @@ class ComparisonTables:
         for row in self.rows:
             number, how = row.title.removesuffix(LIKELIEST).removeprefix(f"{row.part}: "), row.gap.method or ""
             for what, key, end in (
-                ("P-values", how.replace("tango", "mcnemar"), row.p),
+                ("P-values", how.replace("tango", "mcnemar").removeprefix("mover-"), row.p),
                 ("intervals", how, row.gap.low),
             ):
                 if end is not None and how:

@@ -139,6 +139,13 @@ def test_what_cannot_be_known() -> None:
         grade_results(right, 100).quadratic_kappa.value == 1
         and "no disagreement" in grade_results(right, 100).why["linear_kappa"]
     )
+    sure = 9 * np.eye(len(p.classes), dtype=np.float32)
+    for above in (0, 1):  # the same error of every image does not show how much others may err: no interval of 0
+        grades = replace(p, labels=p.labels % 4, logits=sure[p.labels % 4 + above], calibrated=None)
+        alike = grade_results(grades, 100)
+        assert (alike.signed.value, alike.signed.low, alike.off.low) == (above, None, None)
+        assert (alike.rps.low is None) == (not above)  # as of log loss and Brier score
+        assert alike.why.get("rps", "") == ("" if above else evaluate_grades(grades, 100).no_interval["log_loss"])
     nobody = p.take(np.empty(0, int))
     assert grade_results(nobody, 100).rps.value is None and evaluate_grades(nobody, 100).n == 0
     for one in (found, numbers, grade_results(nobody, 100), evaluate_grades(nobody, 100)):

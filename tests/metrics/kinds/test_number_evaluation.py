@@ -140,6 +140,8 @@ def test_what_has_no_interval_and_what_no_value() -> None:
     assert set(same.undefined) == {"r2", "pearson"} and same.overall["ccc"].value == 0
     exact = replace(p, labels=p.values)
     right, of_two = evaluate_number(exact), evaluate_number(exact.take(np.flatnonzero(p.units < 2)))
+    constant = evaluate_number(replace(p, labels=p.values - 0.3))  # but for rounding: no interval of 1e-15
+    assert {"mae", "rmse", "bias", "crps", "log_score"} <= set(constant.no_interval)
     assert of_two.no_interval["mae"] == "no patient shows how much it varies"
     assert one.no_interval["mae"] == "it needs at least 2 patients"
     assert right.overall["mae"].value == 0 and right.overall["mae"].low is None and right.overall["ccc"].value == 1

@@ -19,7 +19,7 @@ from vitmed.metrics.estimates import FEWEST, ClassNumbers, Estimate, Numbers, es
 from vitmed.metrics.intervals import NONE, Part, Share, Units, ratio
 from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
 from vitmed.metrics.metric_table import AREAS, METRICS, Metric
-from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_difference, share_difference
+from vitmed.metrics.paired_comparison import ClassDifference, area_gap, gap_estimate, share_difference
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 LOSSES = ("log_loss", "brier")  # in the order of `losses`
@@ -302,11 +302,17 @@ class PreparedPredictions(Prepared):
         return self.units.degrees((self.labels == self.predicted) * 1.0) if self.units.count > 1 else 1.0
 
     def gaps(self, other: "PreparedPredictions") -> dict[str, Gap]:
-        positive = None if self.positive is None else self.labels == self.positive
+        return super().gaps(other) | self.area_gaps(other)
+
+    def area_gaps(self, other: "PreparedPredictions") -> dict[str, Gap]:
+        """How the areas of all classes together differ."""
+        kinds = None if self.positive is None else self.labels == self.positive
         (auroc, precision), (other_auroc, other_precision) = (m.overall_areas.values() for m in (self, other))
-        return super().gaps(other) | {
-            "auroc": area_gap(auroc, other_auroc, positive, self.units),
-            "average_precision": area_gap(precision, other_precision, None, self.units, self.labels),
+        both = [area._replace(influence=self.leveraged(area)) for area in (precision, other_precision)]
+        ends = {name: (self.overall[name], other.overall[name]) for name in AREAS}
+        return {
+            "auroc": area_gap(auroc, other_auroc, ends["auroc"], kinds, self.units),
+            "average_precision": area_gap(both[0], both[1], ends["average_precision"], None, self.units),
         }
 
     def share_gaps(self, other: "PreparedPredictions") -> ShareGaps:
@@ -338,8 +344,11 @@ class PreparedPredictions(Prepared):
             return rates
         if not 2 < self.size <= MANY_CLASSES:
             return {}
-        areas = zip(self.predictions.classes, self.classes, self.areas, other.areas, strict=True)
-        of = {name: class_difference(a, b, self.labels == c, self.units) for name, c, (a, _), (b, _) in areas}
+        areas, of = zip(self.predictions.classes, self.classes, self.areas, other.areas, strict=True), {}
+        for name, c, (a, _), (b, _) in areas:
+            ends = self.per_class[c]["auroc"], other.per_class[c]["auroc"]
+            reach, test = area_gap(a, b, ends, self.labels == c, self.units)
+            of[name] = ClassDifference(**dict(gap_estimate(a.value - b.value, reach, test)), p=test.p)
         return {"auroc": of}
 
 

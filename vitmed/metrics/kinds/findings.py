@@ -18,7 +18,7 @@ from vitmed.metrics.intervals import NONE, mean_interval, rates_of, ratio, share
 from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
 from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
 from vitmed.metrics.metric_table import AREAS, FINDING_METRICS, Metric
-from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_difference, share_difference
+from vitmed.metrics.paired_comparison import ClassDifference, area_gap, gap_estimate, share_difference
 from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, softmax
 from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, PROB, Table, as_number
 
@@ -404,9 +404,9 @@ class PreparedFindings(Prepared):
     def gaps(self, other: "PreparedFindings") -> dict[str, Gap]:
         gaps = super().gaps(other)
         for name in AREAS:
-            gaps[name] = area_gap(self.overall_areas[name], other.overall_areas[name], None, self.units)
-            mine, yours = (model.cells.overall_areas[name] for model in (self, other))
-            gaps[f"{name}_micro"] = area_gap(mine, yours, None, self.cells.units)
+            for key, mine, yours in ((name, self, other), (f"{name}_micro", self.cells, other.cells)):
+                ends = self.overall[key], other.overall[key]
+                gaps[key] = area_gap(mine.overall_areas[name], yours.overall_areas[name], ends, None, mine.units)
         return gaps
 
     def class_gaps(self, other: "PreparedFindings") -> dict[str, dict[str, ClassDifference]]:
@@ -414,10 +414,9 @@ class PreparedFindings(Prepared):
         `FEWEST` patients (or images) with the finding, and as many without it."""
         gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
         for finding, first, second in zip(self.predictions.classes, self.each, other.each, strict=True):
-            for name in AREAS:
-                positive = first.labels == 1 if name == "auroc" else None
-                areas = first.overall_areas[name], second.overall_areas[name]
-                gap = class_difference(*areas, positive, first.units, first.labels)
+            for name, (reach, test) in first.area_gaps(second).items():
+                difference = gap_estimate(first.point[name] - second.point[name], reach, test)
+                gap = ClassDifference(**dict(difference), p=test.p)
                 known = min(first.holders) >= FEWEST
                 gaps[name][finding] = gap if known else gap.model_copy(update=dict.fromkeys(("low", "high", "p")))
         return gaps

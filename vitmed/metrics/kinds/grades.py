@@ -16,7 +16,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.text import listed
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, of_mean
-from vitmed.metrics.intervals import NONE, Units, influence_spread, log_interval, quantile, ratio, within
+from vitmed.metrics.intervals import NONE, Units, quantile, ratio, within
 from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions
 from vitmed.metrics.kinds.prepared import Prepared
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric
@@ -209,22 +209,20 @@ def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResul
     """Everything that judges grades, which are the classes from the lowest, beyond `evaluate_predictions`, by patient
     where patients are known. Raises DataError without labels."""
     prepared = PreparedGrades(predictions, resamples)
-    labels, boot, n = prepared.labels, prepared.boot, len(predictions)
-    off, scores = prepared.predicted - labels, ranked_probability_scores(predictions)
-    mean = float(scores.mean()) if n else np.nan
-    interval = log_interval(mean, influence_spread((scores - mean) / max(1, n), boot.units), most=1.0)
-    kappas, why = prepared.kappas
+    off, scores = prepared.predicted - prepared.labels, ranked_probability_scores(predictions)
+    (kappas, why), boot = prepared.kappas, prepared.boot
+    rps = prepared.mean_loss(float(scores.mean()) if len(scores) else np.nan, scores, most=1.0)
     views = [predictions_at_cut(predictions, cut) for cut in range(1, len(predictions.classes))]
     return GradeResults(
         **dict(grade_errors(off, predictions.classes, boot)),
         quadratic_kappa=kappas["quadratic_kappa"],
         linear_kappa=kappas["linear_kappa"],
         signed=of_mean(off.astype(np.float64), boot.units),
-        rps=estimate(mean, *interval, "influence"),
+        rps=rps,
         distances=[
             Distance(grades=d, n=int((off == d).sum()), share=boot.proportion(off == d))
             for d in np.unique(off).tolist()
         ],
         cuts={view.classes[1]: evaluate_predictions(view).per_class[view.classes[1]] for view in views},
-        why=why,
+        why=why | ({} if rps.low else {"rps": prepared.numbers.no_interval.get("log_loss", "")}),
     )

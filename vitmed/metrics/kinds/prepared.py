@@ -20,7 +20,7 @@ from vitmed.metrics.metric_table import PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, ComparisonTest, PairedComparison, gap_estimate, tested
 from vitmed.metrics.predictions import known_labels
 
-Gap = tuple[float, ComparisonTest]  # how far an interval of a difference reaches to either side, and the test
+Gap = tuple[float | np.ndarray, ComparisonTest]  # how far an interval of a difference reaches, and the test
 ShareGaps = dict[str, tuple[Share, ComparisonTest]]  # of proportions, or means of them
 FEW_POSITIVE = 10  # fewer images of a class hardly show how common it is
 BY_PREVALENCE = "PPV, F1, MCC, kappa and average precision"  # numbers that depend on how common a class is
@@ -253,6 +253,6 @@ class Prepared:
             elif name in gaps:
                 reach, test = gaps[name]  # 0 where no image shows how much the difference varies
                 limit = np.inf if name in cls.unbounded else 1.0
-                difference[name] = gap_estimate(value, reach if same or reach > 0 else np.nan, test, limit)
+                difference[name] = gap_estimate(value, reach if same or np.all(reach > 0) else np.nan, test, limit)
         tests = {name: test for name, (_, test) in (gaps | shares).items() if name in cls.tested}
         return PairedComparison(overall=theirs, difference=difference, tests={name: tests[name] for name in cls.tested})
