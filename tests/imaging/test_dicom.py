@@ -266,6 +266,21 @@ def test_bits_that_are_not_stored_do_not_count(tmp_path: Path) -> None:
     assert np.array_equal(deep(file).values, signed)
 
 
+@pytest.mark.parametrize("top", [4096, 65536])
+def test_values_of_more_bits_than_stated_are_refused(tmp_path: Path, top: int) -> None:
+    """Not shown modulo 4096: a JPEG 2000 stream of 16 bits, of which the header states 12."""
+    array = np.random.default_rng(0).integers(0, top, (64, 64)).astype(np.uint16)
+    file = compress(write(tmp_path / "a.dcm", array), "JPEG2000Lossless")
+    ds = pydicom.dcmread(file)
+    ds.BitsStored, ds.HighBit = 12, 11
+    ds.save_as(file)
+    if top == 4096:
+        assert np.array_equal(deep(file).values, array)
+    else:
+        with pytest.raises(DataError, match="12 bits stated, but the values have more"):
+            deep(file)
+
+
 def test_colours_that_cannot_be_compressed_are_read(tmp_path: Path) -> None:
     """A frame of noise is larger compressed than plain, of three samples and of two bytes."""
     rng = np.random.default_rng(0)

@@ -198,14 +198,14 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
     shifted = not syntax.is_encapsulated and int(head.get("HighBit") or 0) >= bits
     how: Any = {"correct_unused_bits": False} if shifted else {}
     array = pixel_array(dcmread(stream) if whole else stream, index=index, decoding_plugin=plugin, **how)
-    if shifted and (array >> bits).any():  # else the tag alone is wrong
-        problem = f"{path}: {bits} bits up to bit {head.HighBit}, not from bit 0"
-        raise DataError(problem, "export it again (dcmj2pnm reads it)")
+    exact = shifted or (syntax.is_encapsulated and syntax not in (RLE, *LOSSY))
+    if exact and ((array >> bits != 0) & (array >> (bits - 1) != -1)).any():  # else a tag is wrong
+        what = f"up to bit {head.HighBit}, not from bit 0" if shifted else "stated, but the values have more"
+        raise DataError(f"{path}: {bits} bits {what}", "export it again" + " (dcmj2pnm reads it)" * shifted)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     unused = 8 * array.dtype.itemsize - bits if syntax.is_encapsulated else 0  # else pydicom has cleared these bits
     if unused > 0 and syntax in LOSSY:  # which leaves values a little outside
-        limits = np.array([np.iinfo(array.dtype).min, np.iinfo(array.dtype).max], array.dtype) >> unused
-        return np.clip(array, *limits)
+        return np.clip(array, np.iinfo(array.dtype).min >> unused, np.iinfo(array.dtype).max >> unused)
     return array << unused >> unused if unused > 0 else array
 
 
