@@ -371,7 +371,7 @@ def test_the_method_of_an_auroc_is_its_own(tmp_path: Path) -> None:
         ),
         (
             "three classes",
-            "AUROC (Wilson, variance of the mean), balanced accuracy (Wilson, variance of the mean), accuracy (Wilson, effective",
+            "AUROC (Wilson, variance of the mean), balanced accuracy (Wilson, variance of the mean), accuracy (Wilson",
         ),
     ):
         assert said in sampling_of(Results.of(evaluate_predictions(draw(case), 20)))

@@ -82,7 +82,7 @@ def find_shortcuts(
             for c in shown:
                 area = class_areas(scores[predicted, c], truth := y[predicted] == c)[0]
                 low, high, _ = area_interval(area, truth, units)  # NaN: it may be anything
-                parts.append(Part(area.value, max(0.0, low), min(1.0, high), area.influence, 1 / len(shown)))
+                parts.append(Part(area.value, max(0.0, low), min(1.0, high), area.influence, 1 / len(shown), truth))
             low, high = mean_interval(value := sum(part.value for part in parts) / len(parts), parts, units)
             degrees = influence_spread(np.sum([part.influence for part in parts], axis=0), units).degrees
         clear = value - quantile(degrees, tests) / quantile(degrees) * (value - low) > 0.5

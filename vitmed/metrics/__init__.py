@@ -8,7 +8,7 @@ kinds/             classes, findings, grades and a number: `Prepared`, their num
 estimates          numbers with their intervals, as typed results; why a number is undefined, what to know of it
 metric_table       `METRICS`: name, title and direction of each number; `methods`: how intervals are computed
 areas              AUROC and average precision with their intervals (DeLong, Newcombe); the band of the ROC curve
-intervals          intervals by formula: of proportions and their means (Wilson, MOVER), and by influence
+intervals          intervals by formula: of proportions and their means (Wilson), and by influence
 bootstrap          bootstrap weights, percentile intervals, resampled sums
 paired_comparison  differences of two models on the same images, and their tests; trainings by seed
 patient_level      one answer per patient; the spread over patients

@@ -267,8 +267,8 @@ class PreparedPredictions(Prepared):
             hits, counted = intervals.class_masks(self.labels == c, self.predicted == c)[kind]
             influence = np.where(counted, hits - self.class_shares[c][kind].value, 0.0)
         else:
-            influence = self.areas[c][kind == "average_precision"].influence
-        return Part(entry.value, entry.low, entry.high, influence, weight)
+            influence, counted = self.areas[c][kind == "average_precision"].influence, self.labels == c
+        return Part(entry.value, entry.low, entry.high, influence, weight, counted)
 
     def _correlation_interval(self, name: str) -> tuple[float, float]:
         """The interval of MCC or kappa on -1..1: Wilson's, with the number of images at which a proportion has their

@@ -14,7 +14,7 @@ from vitmed.core.base_models import NO_FINDING, UNKNOWN, Kind
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.metrics.areas import Area
 from vitmed.metrics.estimates import FEWEST, Estimate, Numbers, estimate, of_share, sample_size
-from vitmed.metrics.intervals import NONE, mean_interval, rates_of, ratio, share
+from vitmed.metrics.intervals import NONE, Part, mean_interval, rates_of, ratio, share
 from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
 from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
 from vitmed.metrics.metric_table import AREAS, FINDING_METRICS, Metric
@@ -238,7 +238,7 @@ class PreparedFindings(Prepared):
     """One set of predictions of findings.
 
     A mean over the findings of `in_means` has the interval of a mean over classes: from the intervals of its parts
-    (MOVER), whose errors are correlated because several findings are read in the same images and patients. A number of
+    , whose errors are correlated because several findings are read in the same images and patients. A number of
     all labels together (micro) has the interval of two classes, each label an image of its patient; without patients
     the labels of an image stay together.
     """
@@ -328,7 +328,10 @@ class PreparedFindings(Prepared):
                 overall[name] = estimate(value if entries else np.nan, *NONE, "wilson-mean")
                 continue
             each = ((f, self.each[f].part(1, kind, weight)) for f, kind in pairs)
-            parts = [part._replace(influence=self._of_images(f, part.influence)) for f, part in each]
+            parts = list[Part]()
+            for f, part in each:
+                influence, images = self._of_images(f, part.influence), self._of_images(f, part.images)
+                parts.append(part._replace(influence=influence, images=images))
             overall[name] = estimate(value, *mean_interval(value, parts, self.units), "wilson-mean")
         overall |= {f"{name}_micro": present[name] for name in POOLED} | {name: micro[name] for name in LOSSES}
         right = self.cells.accuracy
@@ -337,7 +340,7 @@ class PreparedFindings(Prepared):
         overall |= {name: of_share(share(self.right, images, self.units)) for name, images in by_image.items()}
         return {name: overall[name] for name in FINDING_METRICS}
 
-    def _of_images(self, f: np.integer, influence: np.ndarray) -> np.ndarray:
+    def _of_images(self, f: np.integer, influence: Any) -> np.ndarray:
         """(S,) the influence of the images whose label of a finding is known, 0 for the others."""
         influences = np.zeros(len(self.labels))
         influences[self.known[:, f]] = influence
