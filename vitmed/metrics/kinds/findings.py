@@ -237,8 +237,8 @@ def pooled(predictions: Predictions) -> Predictions:
 class PreparedFindings(Prepared):
     """One set of predictions of findings.
 
-    A mean over the findings of `in_means` has the interval of a mean over classes: from the intervals of its parts
-    , whose errors are correlated because several findings are read in the same images and patients. A number of
+    A mean over the findings of `in_means` has the interval of a mean over classes: from the intervals of its
+    parts, whose errors are correlated because several findings are read in the same images and patients. A number of
     all labels together (micro) has the interval of two classes, each label an image of its patient; without patients
     the labels of an image stay together.
     """
