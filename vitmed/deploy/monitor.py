@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -63,25 +63,24 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
 def in_order(table: Table) -> tuple[Table, list[str]]:
     """The rows in the order of their times, and notes. Raises DataError for a time that is none.
 
-    A table without times is often sorted by class, which would look like a change: its rows are shuffled.
+    A table is often sorted by class, which would look like a change: rows without a time, or of one time, are shuffled.
     """
-    notes = []
+    notes, shuffled = list[str](), np.random.default_rng(0).permutation(len(table.rows)).tolist()
     if table.errors:
         notes.append(f"{counted(len(table.errors), 'image')} that could not be read are left out.")
     if TIME not in table.header:
-        order = np.random.default_rng(0).permutation(len(table.rows)).tolist()
         notes.append(f"The table has no column {TIME}: its rows are read in random order, so nothing says since when.")
-        return _rows(table, order), notes
+        return _rows(table, shuffled), notes
     times = []
     for row, cell in enumerate(table.cells(TIME)):
         try:
-            when = datetime.fromisoformat(cell.strip())
+            times.append(datetime.fromisoformat(cell.strip()))
         except ValueError:
             problem = f"'{cell}' as {TIME}, expected one as in 2026-03-02T14:05:00+00:00"
             raise table.error(row, problem, "write all times in this way (ISO 8601), or take the column out") from None
-        times.append(when if when.tzinfo else when.replace(tzinfo=UTC))
-    order = sorted(range(len(times)), key=lambda row: times[row])
-    return _rows(table, order), notes
+    if len({when.tzinfo is None for when in times}) > 1:
+        raise DataError(f"{table.file}: some times have a zone (+00:00), and some have none", "give all one, or none")
+    return _rows(table, sorted(shuffled, key=times.__getitem__)), notes
 
 
 def _rows(table: Table, order: Sequence[int]) -> Table:
