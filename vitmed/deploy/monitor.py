@@ -16,7 +16,7 @@ from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_
 from vitmed.decisions.policy import UNLIKE, DecisionPolicy
 from vitmed.decisions.targets import TARGETS, Streams
 from vitmed.metrics import control_charts as charts
-from vitmed.metrics.estimates import FEW_GROUPS, Estimate, difference, of_mean, of_share
+from vitmed.metrics.estimates import FEW_GROUPS, Estimate, difference, estimate, of_mean, of_share
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_csv import LABEL, PROB, Table
@@ -205,7 +205,7 @@ class _Watched:
                 "limit": limit,
                 "last": float(max(track[-1] for track in tracks.values())),
                 "peak": float(max(track.max() for track in tracks.values())),
-                "found_shift": min(max(shifted, 0.0), 1.0) if reference.share else shifted,
+                "found_shift": float(np.clip(shifted, *((0, 1) if reference.share else reference.ends))),
                 "alarm": alarm,
             }
         )
@@ -265,7 +265,9 @@ def mean_of(stream: charts.Stream, units: Units) -> Estimate:
     if stream.share:
         return of_share(share(np.nan_to_num(stream.values) == 1, known, units))
     _, index = np.unique(units.index[known], return_inverse=True)
-    return of_mean(stream.values[known].astype(np.float64), Units(index))
+    mean = of_mean(stream.values[known].astype(np.float64), Units(index))
+    value, low, high = np.clip(np.array([mean.value, mean.low, mean.high], dtype=float), *stream.ends)
+    return estimate(value, low, high, "t")
 
 
 def write_monitoring(folder: Path, found: charts.Monitoring, tracks: Tracks) -> None:

@@ -37,6 +37,7 @@ class Stream:
     values: np.ndarray  # (S,) float64, of each image in order; NaN: does not count, as a negative for sensitivity
     sides: tuple[Side, ...] = BOTH  # whether a rise of the mean, a fall, or either gives an alarm
     share: bool = False  # whether the values are 0 and 1, and their mean is a share
+    ends: tuple[float, float] = (-np.inf, np.inf)  # of what the mean can be
     least: float = 0.0  # the smallest standard deviation that counts: no shift too small to matter is an alarm
 
     def why_not(self, shift: float) -> str:
