@@ -59,7 +59,8 @@ class Reference(NamedTuple):
 
     Values beyond `MOST` standard deviations count as `MOST`, so that no single image is an alarm (Lucas & Crosier,
     Commun. Stat. Theory Methods 11 (1982) 2669). A share has no such limit, but two images more, one of either kind,
-    so that what the reference lacks can happen (Agresti & Coull, Am. Stat. 52 (1998) 119).
+    so that what the reference lacks can happen (Agresti & Coull, Am. Stat. 52 (1998) 119). So have values that vary
+    less than `least`, at `MOST` on either side: those known may all lie within the allowance.
     """
 
     streams: dict[str, Stream]
@@ -77,7 +78,8 @@ class Reference(NamedTuple):
         values = np.concatenate([np.stack([stream.values for stream in watched], axis=1), np.transpose(added)])
         centre = np.nanmean(values, axis=0)
         spread = np.maximum(np.nanstd(values, axis=0), [stream.least for stream in watched])
-        with_added = np.append(units, units.max() + np.array([1, 2]))
+        quiet = np.nanstd(values, axis=0) < spread
+        values[-2:, quiet] = centre[quiet] + np.outer([MOST, -MOST], spread[quiet])
         most = np.array([np.inf if stream.share else MOST for stream in watched])
         return cls(dict(streams), values, with_added, centre, spread, most)
 
