@@ -169,7 +169,8 @@ class _Watched:
             )
         self.tracks, self.limits = Tracks(), None
         if watched:
-            self.standard = charts.Reference.of(watched, self.units.index)
+            sizes = None if self.new.groups is None else np.bincount(self.new.units)
+            self.standard = charts.Reference.of(watched, self.units.index, sizes)
             say(f"simulating {counted(2 * SIMULATIONS, 'period')} of {period:,} images")
             self.limits = charts.choose_limits(self.standard, self.shift, period, false_alarms, SIMULATIONS)
             values = self.standard.standardised(self.streams)
