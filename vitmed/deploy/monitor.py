@@ -151,8 +151,12 @@ class _Watched:
         if known.predictions.groups is None:
             text = "Patients of the reference are unknown: its images count as independent, so the limits are low."
             self.notes.append(text)
-        elif self.units.count < 2 * FEW_GROUPS:
-            self.notes.append(f"The reference has {counted(self.units.count, 'patient')}: the limits are uncertain.")
+        elif self.units.count < FEW_GROUPS:
+            problem = f"the reference has {counted(self.units.count, 'patient')}: of so few, charts often alarm falsely"
+            raise DataError(problem, f"evaluate the model on images of {FEW_GROUPS} patients or more")
+        elif self.units.count < 5 * FEW_GROUPS:
+            text = f"The reference has {self.units.count} patients: false alarms are up to 4 times as many as asked."
+            self.notes.append(text)
         if not watched:
             self.notes.append("Nothing can be watched: the reference is too small.")
         if len(self.new) > period:
