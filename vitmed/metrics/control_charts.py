@@ -149,7 +149,7 @@ def _periods(reference: Reference, period: int, seed: int) -> Iterator[np.ndarra
     start, size = np.cumsum(count) - count, len(count)
     sizes = count if reference.sizes is None else reference.sizes
     while True:
-        everyone = rng.integers(size, size=max(1, size - 3))  # bootstrap; one patient less: unbiased variance
+        everyone = rng.integers(size, size=size - 2)  # bootstrap: as many as the reference has, without the added
         rows: list[np.ndarray] = []
         while sum(map(len, rows)) < period:
             weight = np.where(everyone < size - 2, count[everyone], sizes.mean())  # the added images come alone
