@@ -17,6 +17,10 @@ from conftest import Answer, Trained, recording
 
 import vitmed as package
 from vitmed.core.errors import DataError, GateError, UsageError
+from vitmed.deploy.monitor import in_order, mean_of
+from vitmed.metrics.control_charts import Stream
+from vitmed.metrics.intervals import Units
+from vitmed.metrics.predictions_csv import read_table
 
 Rows = list[dict[str, str]]
 
@@ -138,6 +142,37 @@ def test_a_table_without_times_is_read_in_random_order(run: Path) -> None:
     found = monitor(run, run / "test" / "predictions.csv").content
     assert found.first is None and any("random order" in text for text in ui.warned)
     assert found.labelled == found.images == 18
+
+
+def test_rows_of_one_time_are_read_in_random_order(tmp_path: Path) -> None:
+    """A table with dates alone is sorted by class within each; a column `Time` is `time`."""
+    rows = [{"path": f"{k}/{i}", "Time": f"2026-03-0{day}"} for day in (2, 1) for k in "ab" for i in range(20)]
+    table, notes = in_order(read_table(save(tmp_path / "new.csv", rows)))
+    assert table.cells("time") == 20 * 2 * ["2026-03-01"] + 20 * 2 * ["2026-03-02"] and not notes
+    first = "".join(path[0] for path in table.cells("path")[:20])
+    assert 5 <= first.count("a") <= 15 and table.rows == in_order(read_table(tmp_path / "new.csv"))[0].rows
+    rows[3]["Time"] = "2026-03-01T10:00+01:00"
+    with pytest.raises(DataError, match="some times have a zone"):
+        in_order(read_table(save(tmp_path / "new.csv", rows)))
+
+
+def test_a_reference_of_few_patients(run: Path) -> None:
+    """9 are refused; of 18 the page says how often alarms are false."""
+    table, file = work(run, 60), run / "test" / "predictions.csv"
+    with file.open() as stream:
+        rows = list(csv.DictReader(stream))
+    for count in (9, 18):
+        save(file, [row | {"group": f"p{i % count}"} for i, row in enumerate(rows)])
+        if count == 9:
+            with pytest.raises(DataError, match="the reference has 9 patients"):
+                monitor(run / "test", table)
+    assert any("false alarms are up to 4 times as many" in note for note in monitor(run / "test", table).content.notes)
+
+
+def test_the_interval_of_a_mean_probability_ends_at_0_and_1() -> None:
+    found = mean_of(Stream(np.array([0.05, 0.9]), ends=(0, 1)), Units(np.arange(2)))
+    assert (found.value, found.low, found.high) == (pytest.approx(0.475), 0, 1)
+    assert mean_of(Stream(np.array([0.5]), ends=(0, 1)), Units(np.arange(1))).low is None
 
 
 def test_bad_tables_and_arguments(run: Path, tmp_path: Path) -> None:

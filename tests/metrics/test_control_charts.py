@@ -108,6 +108,33 @@ def test_a_long_log_gives_no_more_false_alarms_than_a_period() -> None:
     assert alarms <= 9
 
 
+@pytest.mark.parametrize(("mean", "spread"), [(-4, 0.2), (-3, 0.2), (-5, 0.8)])
+def test_one_image_alone_is_no_alarm_of_a_small_probability(mean: float, spread: float) -> None:
+    """Nearly all images of the reference lie within the allowance, so that simulated periods would have a sum of 0."""
+    rng = np.random.default_rng(1)
+    known, new = (1 / (1 + np.exp(-mean - spread * rng.standard_normal(count))) for count in (200, 300))
+    reference = Reference.of({"p": Stream(known, least=0.05)}, np.arange(200))
+    assert (reference.centre, reference.spread) == (pytest.approx(known.mean()), 0.05)
+    limit = choose_limits(reference, 0.5, 300, 0.05, simulations=100).limits[0]
+    new[100] = 0.9
+    peaks = [highest(reference.standardised({"p": Stream(x)})[:, 0], BOTH, 0.25).max() for x in (new, new + 0.03)]
+    assert 2.5 < peaks[0] < limit < peaks[1]
+
+
+@pytest.mark.parametrize(("known", "new"), [(1, 5), (5, 1), (5, 5), (4, 2)])
+def test_periods_have_patients_as_large_as_those_of_the_new_images(known: int, new: int) -> None:
+    """The images of a patient follow each other, each as often as the others, and come again where there are fewer."""
+    owner = np.repeat(np.arange(20), known)
+    values = owner * 10.0 + np.tile(np.arange(known), 20)  # says whose image it is, and which
+    reference = Reference.of({"x": Stream(values)}, owner, np.full(60, new))
+    drawn = next(_periods(reference, 60_000, 0))[:, 0] * reference.spread + reference.centre
+    drawn = np.rint(drawn[np.isfinite(drawn)])  # the added images have no value here
+    patients = drawn[: len(drawn) // new * new].reshape(-1, new)
+    assert (patients // 10 == patients[:, :1] // 10).all()
+    assert {len({*row}) for row in patients.tolist()} == {min(known, new)}
+    assert np.bincount(drawn.astype(int) % 10) == pytest.approx(len(drawn) / known, rel=0.05)
+
+
 def test_the_newest_period_ends_at_the_last_image_that_counts() -> None:
     values = np.where(np.arange(100) < 60, 1.0, np.nan)
     assert np.flatnonzero(np.isfinite(newest(Stream(values), 20).values)).tolist() == list(range(40, 60))

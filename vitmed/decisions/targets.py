@@ -65,7 +65,7 @@ def watch_classes(predictions: Predictions) -> Streams:
     else of each class or finding; with labels also its sensitivity and specificity."""
     names, chances, positive = predictions.classes, predictions.probabilities, positive_index(predictions)
     watched = range(len(names)) if positive is None else [positive]
-    streams = {f"probability of {names[k]}": Stream(chances[:, k], least=LEAST) for k in watched}
+    streams = {f"probability of {names[k]}": Stream(chances[:, k], ends=(0, 1), least=LEAST) for k in watched}
     streams |= _answers(predictions)
     if predictions.labels is None:
         return streams
@@ -73,7 +73,7 @@ def watch_classes(predictions: Predictions) -> Streams:
     gaps = np.where(known, true - chances, np.nan)
     hits, passes = np.where(known & true, called, np.nan), np.where(known & ~true, ~called, np.nan)
     for k in watched:
-        streams[f"calibration of {names[k]}"] = Stream(gaps[:, k], least=LEAST)
+        streams[f"calibration of {names[k]}"] = Stream(gaps[:, k], ends=(-1, 1), least=LEAST)
         streams[f"sensitivity of {names[k]}"] = Stream(hits[:, k], ("fall",), share=True)
         streams[f"specificity of {names[k]}"] = Stream(passes[:, k], ("fall",), share=True)
     if predictions.EXCLUSIVE and positive is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_
 from vitmed.decisions.policy import UNLIKE, DecisionPolicy
 from vitmed.decisions.targets import TARGETS, Streams
 from vitmed.metrics import control_charts as charts
-from vitmed.metrics.estimates import FEW_GROUPS, Estimate, difference, of_mean, of_share
+from vitmed.metrics.estimates import FEW_GROUPS, Estimate, difference, estimate, of_mean, of_share
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_csv import LABEL, PROB, Table
@@ -63,25 +63,24 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
 def in_order(table: Table) -> tuple[Table, list[str]]:
     """The rows in the order of their times, and notes. Raises DataError for a time that is none.
 
-    A table without times is often sorted by class, which would look like a change: its rows are shuffled.
+    A table is often sorted by class, which would look like a change: rows without a time, or of one time, are shuffled.
     """
-    notes = []
+    notes, shuffled = list[str](), np.random.default_rng(0).permutation(len(table.rows)).tolist()
     if table.errors:
         notes.append(f"{counted(len(table.errors), 'image')} that could not be read are left out.")
     if TIME not in table.header:
-        order = np.random.default_rng(0).permutation(len(table.rows)).tolist()
         notes.append(f"The table has no column {TIME}: its rows are read in random order, so nothing says since when.")
-        return _rows(table, order), notes
+        return _rows(table, shuffled), notes
     times = []
     for row, cell in enumerate(table.cells(TIME)):
         try:
-            when = datetime.fromisoformat(cell.strip())
+            times.append(datetime.fromisoformat(cell.strip()))
         except ValueError:
             problem = f"'{cell}' as {TIME}, expected one as in 2026-03-02T14:05:00+00:00"
             raise table.error(row, problem, "write all times in this way (ISO 8601), or take the column out") from None
-        times.append(when if when.tzinfo else when.replace(tzinfo=UTC))
-    order = sorted(range(len(times)), key=lambda row: times[row])
-    return _rows(table, order), notes
+    if len({when.tzinfo is None for when in times}) > 1:
+        raise DataError(f"{table.file}: some times have a zone (+00:00), and some have none", "give all one, or none")
+    return _rows(table, sorted(shuffled, key=times.__getitem__)), notes
 
 
 def _rows(table: Table, order: Sequence[int]) -> Table:
@@ -152,8 +151,12 @@ class _Watched:
         if known.predictions.groups is None:
             text = "Patients of the reference are unknown: its images count as independent, so the limits are low."
             self.notes.append(text)
-        elif self.units.count < 2 * FEW_GROUPS:
-            self.notes.append(f"The reference has {counted(self.units.count, 'patient')}: the limits are uncertain.")
+        elif self.units.count < FEW_GROUPS:
+            problem = f"the reference has {counted(self.units.count, 'patient')}: of so few, charts often alarm falsely"
+            raise DataError(problem, f"evaluate the model on images of {FEW_GROUPS} patients or more")
+        elif self.units.count < 5 * FEW_GROUPS:
+            text = f"The reference has {self.units.count} patients: false alarms are up to 4 times as many as asked."
+            self.notes.append(text)
         if not watched:
             self.notes.append("Nothing can be watched: the reference is too small.")
         if len(self.new) > period:
@@ -170,7 +173,8 @@ class _Watched:
             )
         self.tracks, self.limits = Tracks(), None
         if watched:
-            self.standard = charts.Reference.of(watched, self.units.index)
+            sizes = None if self.new.groups is None else np.bincount(self.new.units)
+            self.standard = charts.Reference.of(watched, self.units.index, sizes)
             say(f"simulating {counted(2 * SIMULATIONS, 'period')} of {period:,} images")
             self.limits = charts.choose_limits(self.standard, self.shift, period, false_alarms, SIMULATIONS)
             values = self.standard.standardised(self.streams)
@@ -206,7 +210,7 @@ class _Watched:
                 "limit": limit,
                 "last": float(max(track[-1] for track in tracks.values())),
                 "peak": float(max(track.max() for track in tracks.values())),
-                "found_shift": min(max(shifted, 0.0), 1.0) if reference.share else shifted,
+                "found_shift": float(np.clip(shifted, *((0, 1) if reference.share else reference.ends))),
                 "alarm": alarm,
             }
         )
@@ -266,7 +270,9 @@ def mean_of(stream: charts.Stream, units: Units) -> Estimate:
     if stream.share:
         return of_share(share(np.nan_to_num(stream.values) == 1, known, units))
     _, index = np.unique(units.index[known], return_inverse=True)
-    return of_mean(stream.values[known].astype(np.float64), Units(index))
+    mean = of_mean(stream.values[known].astype(np.float64), Units(index))
+    value, low, high = np.clip(np.array([mean.value, mean.low, mean.high], dtype=float), *stream.ends)
+    return estimate(value, low, high, "t")
 
 
 def write_monitoring(folder: Path, found: charts.Monitoring, tracks: Tracks) -> None:

@@ -37,6 +37,7 @@ class Stream:
     values: np.ndarray  # (S,) float64, of each image in order; NaN: does not count, as a negative for sensitivity
     sides: tuple[Side, ...] = BOTH  # whether a rise of the mean, a fall, or either gives an alarm
     share: bool = False  # whether the values are 0 and 1, and their mean is a share
+    ends: tuple[float, float] = (-np.inf, np.inf)  # of what the mean can be
     least: float = 0.0  # the smallest standard deviation that counts: no shift too small to matter is an alarm
 
     def why_not(self, shift: float) -> str:
@@ -58,7 +59,8 @@ class Reference(NamedTuple):
 
     Values beyond `MOST` standard deviations count as `MOST`, so that no single image is an alarm (Lucas & Crosier,
     Commun. Stat. Theory Methods 11 (1982) 2669). A share has no such limit, but two images more, one of either kind,
-    so that what the reference lacks can happen (Agresti & Coull, Am. Stat. 52 (1998) 119).
+    so that what the reference lacks can happen (Agresti & Coull, Am. Stat. 52 (1998) 119). So have values that vary
+    less than `least`, at `MOST` on either side: those known may all lie within the allowance.
     """
 
     streams: dict[str, Stream]
@@ -67,18 +69,20 @@ class Reference(NamedTuple):
     centre: np.ndarray  # (C,)
     spread: np.ndarray  # (C,)
     most: np.ndarray  # (C,) standard deviations
+    sizes: np.ndarray | None = None  # (P,) int64 images of each new patient; None: unknown
 
     @classmethod
-    def of(cls, streams: Mapping[str, Stream], units: np.ndarray) -> "Reference":
+    def of(cls, streams: Mapping[str, Stream], units: np.ndarray, sizes: np.ndarray | None = None) -> "Reference":
         """The reference of streams that can be watched; `units` (S,) int64 are the patients of their images."""
         watched = streams.values()
         added = [(1.0, 0.0) if stream.share else (np.nan, np.nan) for stream in watched]
         values = np.concatenate([np.stack([stream.values for stream in watched], axis=1), np.transpose(added)])
         centre = np.nanmean(values, axis=0)
         spread = np.maximum(np.nanstd(values, axis=0), [stream.least for stream in watched])
-        with_added = np.append(units, units.max() + np.array([1, 2]))
+        quiet = np.nanstd(values, axis=0) < spread
+        values[-2:, quiet] = centre[quiet] + np.outer([MOST, -MOST], spread[quiet])
         most = np.array([np.inf if stream.share else MOST for stream in watched])
-        return cls(dict(streams), values, with_added, centre, spread, most)
+        return cls(dict(streams), values, np.append(units, units.max() + np.arange(1, 3)), centre, spread, most, sizes)
 
     def standardised(self, new: Mapping[str, Stream] | None = None) -> np.ndarray:
         """(T, C) float64: new values in standard deviations from the mean of the reference; None: its own, (S + 2,
@@ -137,19 +141,21 @@ def choose_limits(
 
 
 def _periods(reference: Reference, period: int, seed: int) -> Iterator[np.ndarray]:
-    """Draw periods (N, C) of standardised values without a change, of patients like those of the reference."""
+    """Draw periods (N, C) of standardised values without a change, of patients like those of the reference; one with
+    more images than there has some of them again, as if they were as alike as can be."""
     rng, standardised = np.random.default_rng(seed), reference.standardised()
     _, index = np.unique(reference.units, return_inverse=True)
     order, count = np.argsort(index, kind="stable"), np.bincount(index)  # images of each patient
     start, size = np.cumsum(count) - count, len(count)
+    sizes = count if reference.sizes is None else reference.sizes
     while True:
-        everyone = rng.integers(size, size=size)  # who the reference might have been drawn from: the bootstrap
+        everyone = rng.integers(size, size=size - 2)  # bootstrap: as many as the reference has, without the added
         rows: list[np.ndarray] = []
         while sum(map(len, rows)) < period:
-            drawn = everyone[rng.integers(size, size=int(period / count.mean()) + 1)]
-            lengths = count[drawn]
-            first = np.repeat(start[drawn] - np.cumsum(lengths) + lengths, lengths)
-            rows.append(order[first + np.arange(lengths.sum())])
+            weight = np.where(everyone < size - 2, count[everyone], sizes.mean())  # the added images come alone
+            drawn = rng.choice(everyone, size=int(period / sizes.mean()) + 1, p=weight / weight.sum())
+            owner = np.repeat(drawn, np.where(drawn < size - 2, rng.choice(sizes, size=len(drawn)), 1))
+            rows.append(order[start[owner] + np.arange(len(owner)) % count[owner]])
         yield standardised[np.concatenate(rows)[:period]]
 
 
