@@ -345,11 +345,3 @@ def test_a_missing_package_is_named_with_its_command(
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     found = vitmed("serve", trained.folder)
     assert found.code == 2 and "uvicorn" in found.err and "pip install 'vitmed[serve]'" in found.err
-
-
-def test_a_starlette_that_would_write_uploads_to_a_disk_is_refused(
-    trained: Trained, vitmed: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr("starlette.formparsers.MultiPartParser.spool_max_size")  # as before 0.46
-    found = vitmed("serve", trained.folder)
-    assert found.code == 2 and "keeps uploads in memory" in found.err and "pip install" in found.err

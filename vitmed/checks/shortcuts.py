@@ -78,13 +78,16 @@ def find_shortcuts(
         value = low = high = degrees = float("nan")
         if len(np.unique(y[predicted])) == scores.shape[1]:
             units = Units(group_index(None if patients is None else [patients[i] for i in predicted], len(predicted)))
-            parts, shown = list[Part](), range(int(scores.shape[1] == 2), scores.shape[1])  # of two classes, the second
-            for c in shown:
+            parts = list[Part]()
+            for c in range(int(scores.shape[1] == 2), scores.shape[1]):  # of two classes, the second
                 area = class_areas(scores[predicted, c], truth := y[predicted] == c)[0]
-                low, high, _ = area_interval(area, truth, units)  # NaN: it may be anything
-                parts.append(Part(area.value, max(0.0, low), min(1.0, high), area.influence, 1 / len(shown), truth))
-            low, high = mean_interval(value := sum(part.value for part in parts) / len(parts), parts, units)
-            degrees = influence_spread(np.sum([part.influence for part in parts], axis=0), units).degrees
+                parts.append(Part(area.value, *area_interval(area, truth, units)[:2], area.influence, 1.0, truth))
+            value, known = float(np.mean([p.value for p in parts])), [p for p in parts if np.isfinite(p.low)]
+            if known:  # a class without an interval may be anything
+                shared, mean = len(known) / len(parts), float(np.mean([p.value for p in known]))
+                low, high = mean_interval(mean, (p._replace(weight=1 / len(known)) for p in known), units)
+                low, high = shared * low, shared * high + 1 - shared
+                degrees = influence_spread(np.sum([p.influence for p in known], axis=0), units).degrees
         clear = value - quantile(degrees, tests) / quantile(degrees) * (value - low) > 0.5
         shortcuts.append(Shortcut(family, value, low, high, by_patient, len(y), finding, clear))
     return shortcuts

@@ -49,21 +49,23 @@ def serve(
     Raises:
         UsageError: a value, key or address that cannot be used; a missing package. CheckpointError.
     """
-    _check_packages()
-    from vitmed.deploy.http.app import Service, listen, open_door
-    from vitmed.deploy.http.limits import PREDICT, Limits
-    from vitmed.deploy.http.scores import ScoreLog
+    try:
+        from vitmed.deploy.http.app import Service, listen, open_door
+        from vitmed.deploy.http.limits import PREDICT, Limits
+        from vitmed.deploy.http.scores import ScoreLog
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("vitmed"):
+            raise
+        raise UsageError(f"vitmed serve needs the package {error.name}", FIX) from None
 
     limits = Limits(max_megabytes, max_images, timeout, queue)
-    limits.check()
     with open_door(host, port, api_key_file, no_key) as door:
         saved = open_model(checkpoint)
         if saved.policy is None:
             warn(f"{saved.path}: {RAW}")
         saved = replace(saved, preprocessing=preprocessing_of(saved, frame, window))
         with ThreadPoolExecutor(1) as pool:  # whose OpenMP helpers end with it: one image takes 16 ms, not 22
-            loading = partial(load, saved, device=device, precision=precision)
-            model = pool.submit(copy_context().run, loading).result()
+            model = pool.submit(copy_context().run, partial(load, saved, device=device, precision=precision)).result()
         report = listener().say  # of this thread
         log = None if scores is None else ScoreLog(Path(scores), model, report)
         began = f"{saved.path.name} takes images at {PREDICT} (POST, see /docs) and answers at {door.address}"
@@ -76,17 +78,3 @@ def serve(
                 log=lambda line: report(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {line}"),
             )
     say("stopped; every request was answered")
-
-
-def _check_packages() -> None:
-    """Raise UsageError if a package is missing, or would write large uploads to a disk."""
-    try:
-        from starlette.formparsers import MultiPartParser
-
-        import vitmed.deploy.http.app  # noqa: F401
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("vitmed"):
-            raise
-        raise UsageError(f"vitmed serve needs the package {error.name}", FIX) from None
-    if not hasattr(MultiPartParser, "spool_max_size"):
-        raise UsageError("vitmed serve keeps uploads in memory, which this version of starlette does not", FIX)

@@ -266,7 +266,7 @@ class Part(NamedTuple):
     high: float
     influence: np.ndarray
     weight: float
-    images: np.ndarray | None = None
+    images: np.ndarray = np.zeros(0)
 
 
 def mean_interval(value: float, parts: Iterable[Part], units: Units, shared: int = 1) -> tuple[float, float]:
@@ -276,30 +276,32 @@ def mean_interval(value: float, parts: Iterable[Part], units: Units, shared: int
     The interval of each number tells its own n. Its variance is that of a proportion of n images at the number moved
     towards the mean as by z^2 more images (Agresti & Coull, Am. Stat. 52 (1998) 119, towards 1/2), so that a class
     without an error has one too. The variances add up with the correlation due to images, and patients, that several of
-    the numbers count: by their influence or, of a number without an error, by how many images of each patient it
-    counts; an error is then taken to count in `shared` numbers. NaN where the mean does not vary.
+    the numbers count. Where no error shows it, images of a patient are as alike as `LIKENESS`, in whichever numbers,
+    and an error counts in `shared` numbers. As in `share`, no interval reaches further up than without an error, or
+    further down than if all were wrong. NaN where the mean does not vary.
     """
-    most = value * (1 - value)
-    joint, alone = np.zeros((2, 2, units.count)), np.zeros(2)  # with errors, without; by the lower ends, the upper ones
+    alone, equal, joint = np.zeros(2), np.zeros(2), np.zeros((2, units.count))  # by the lower ends, and the upper ones
+    single, apart, together = 0.0, 0.0, np.zeros(units.count)
     for part in parts:  # one at a time: the parts of a thousand classes do not fit into memory together
         both = part.low if part.value > 0 else part.high, part.high if part.value < 1 else part.low
         ends = np.clip(both, ROUNDING, 1 - ROUNDING)
         each = (part.value - ends) ** 2 / (ends * (1 - ends))  # z^2 / n
-        moved = (part.value + each * value) / (1 + each)
-        reach = part.weight * np.sqrt(each * (moved * (1 - moved) if most > ROUNDING else 1.0))
-        sums, counts = units.sums(part.influence), units.sums(np.asarray(part.images, float))
-        if (size := float(np.linalg.norm(sums))) > ROUNDING:
-            joint[0] += np.outer(reach / size, sums)
-        elif units.clustered:
-            joint[1] += np.outer(reach / float(np.linalg.norm(counts)), counts)
+        moved, equal = (part.value + each * value) / (1 + each), equal + part.weight**2 * each
+        reach, sums = part.weight * np.sqrt(each * moved * (1 - moved)), units.sums(part.influence)
+        if (error := float(np.linalg.norm(sums))) > ROUNDING:
+            joint += np.outer(reach / error, sums)
         else:
             alone += reach**2
-    seen, unseen = np.linalg.norm(joint, axis=2)
-    variance = (seen + shared**0.5 * unseen) ** 2 + shared * alone
-    if not variance.min() > ROUNDING**2:
-        return NONE
-    low, high = (wilson(round(value, 12), n, 1.0) for n in (most if most > ROUNDING else 1.0) / variance)
-    return low[0], high[1]
+        of_units = part.weight * units.sums(part.images * 1.0) / np.sum(part.images)
+        single += (1 / LIKENESS - 1) * part.weight**2 / np.sum(part.images)
+        apart, together = apart + float(of_units @ of_units), together + of_units
+    alike = shared * ((single + float(together @ together)) / (single + apart) if units.clustered else 1.0)
+    flawless = wilson(1.0, 1 / (alike * equal[0]), 1.0)[0]
+    most, variance = value * (1 - value), (joint**2).sum(axis=1) + alike * alone
+    if not variance.min() > ROUNDING**2 < most:
+        return (flawless, 1.0) if value > 1 - ROUNDING else (0.0, 1 - flawless) if value < ROUNDING else NONE
+    low, high = (wilson(value, n, 1.0) for n in most / variance)
+    return min(low[0], flawless), max(high[1], 1 - flawless)
 
 
 def mean_gap_interval(parts: Iterable[Part], units: Units) -> tuple[float, float]:

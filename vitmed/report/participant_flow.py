@@ -190,7 +190,7 @@ def why_left_out(data: DataConfig) -> str:
 
 
 LISTED = 6  # classes that a box lists
-LETTERS = 70  # of a line
+LETTERS = 60  # of a line
 LINE, GAP = 0.21, 0.35  # inches that a line of text takes, and between boxes
 FOLDS = "test sets of the folds, each by the model that never saw it"
 WIDTH = 8.0  # inches

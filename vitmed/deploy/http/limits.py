@@ -60,8 +60,8 @@ class Limits:
         """The size of a request at most."""
         return int(self.megabytes * MEGABYTE)
 
-    def check(self) -> None:
-        """Raise UsageError for limits that let no request in."""
+    def __post_init__(self) -> None:
+        """Raises UsageError for limits that let no request in."""
         finite = math.isfinite(self.megabytes) and math.isfinite(self.timeout)
         if not (finite and self.megabytes > 0 and self.timeout > 0 and 0 < self.images <= self.queue):
             raise UsageError(

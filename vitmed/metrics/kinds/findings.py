@@ -340,7 +340,7 @@ class PreparedFindings(Prepared):
         overall |= {name: of_share(share(self.right, images, self.units)) for name, images in by_image.items()}
         return {name: overall[name] for name in FINDING_METRICS}
 
-    def _of_images(self, f: np.integer, influence: Any) -> np.ndarray:
+    def _of_images(self, f: np.integer, influence: np.ndarray) -> np.ndarray:
         """(S,) the influence of the images whose label of a finding is known, 0 for the others."""
         influences = np.zeros(len(self.labels))
         influences[self.known[:, f]] = influence

@@ -285,7 +285,7 @@ def refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
     refuse_shapes(state, path)
     hub = path.with_name("config.json")
     named = f"{path.absolute().parent.name}/{path.name} {hub.read_bytes()[:10_000] if hub.is_file() else ''!r}"
-    if other := re.search(r"patch\d+_(rope|rpn)_", named):  # with the tensors of a plain ViT
+    if other := re.search(r"vit_[a-z]+_patch\d+_(rope|rpn)_", named):  # with the tensors of a plain ViT
         what = "rotary positions" if other[1] == "rope" else "norms behind attention and MLP"
         raise not_plain(path, f"its name, or its config.json, says {other[0]}: {what}")
     if not {"cls_token", "attn_pool.latent", "fc_norm.weight"} & state.keys():
