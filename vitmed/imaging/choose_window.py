@@ -23,7 +23,7 @@ LOST, BURNT = 0.8, 0.5  # and warns of a larger one, or of so many white ones; t
 EMPTY = 0.99  # and of a larger one in the window of a model, whose images may have been as dark
 FLAT = 16  # times the range of an image in a window: so much wider, it leaves hardly any contrast
 SOME = 8  # images that show whether a window that was asked for fits
-EIGHT_BIT = (b"\xff\xd8", b"BM", b"GIF8", b"RIFF")  # JPEG, BMP, GIF and WebP cannot hold more than 8 bits here
+EIGHT_BIT = (".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp")  # formats that cannot hold more than 8 bits here
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,16 @@ def _percentiles(sample: np.ndarray) -> tuple[float, float]:
 
 def _header_if_windowed(path: Path) -> ImageHeader | bool:
     """The header of an image that needs a window; else True for an 8-bit image, False for an unreadable file."""
+    suffix = path.suffix.lower()
+    if suffix in EIGHT_BIT:
+        return True
     try:
         check_regular(path)
-        with path.open("rb") as stream:  # the common cases, made fast
-            head = stream.read(25)
-        if head.startswith(EIGHT_BIT) or (head.startswith(PNG) and len(head) == 25 and head[24] <= 8):
-            return True
+        if suffix == ".png":  # the common case, made fast
+            with path.open("rb") as stream:
+                head = stream.read(25)
+            if head.startswith(PNG) and len(head) == 25 and head[24] <= 8:
+                return True
         header = read_header(path)
     except (DataError, OSError):
         return False
