@@ -61,7 +61,7 @@ def test_each_finding_has_the_report_of_two_classes(findings: vitmed.TrainResult
     folder = findings.test.folder
     whole = json.loads((folder / "metrics.json").read_text())
     assert whole["target"]["kind"] == "findings" and (folder / "report.html").is_file()
-    assert list(whole["finding_reports"]) == ["amber"]  # the other two are of too few patients of the test
+    assert list(whole["finding_reports"]) == ["blue"]  # the other two are of too few patients of the test
     for name, page in whole["finding_reports"].items():
         own = json.loads((folder / page).with_name("metrics.json").read_text())
         assert own["classes"] == [f"no {name}", name] and own["positive_class"] == name
@@ -94,7 +94,7 @@ def test_the_answers_name_findings(findings: vitmed.TrainResult) -> None:
     from vitmed.inference.load import Answer, predictions_json
 
     predictions = findings.test.predictions
-    row = int(np.flatnonzero(predictions.predicted.sum(axis=1) == 2)[0])
+    row = int(predictions.predicted.sum(axis=1).argmax())
     called = {name for name, one in zip(FINDINGS, predictions.predicted[row], strict=True) if one}
     cells = Answer.of(predictions, row).cells(3)
     assert {part.rsplit(" ", 1)[0] for part in cells[0].split(", ")} == called
@@ -154,7 +154,7 @@ def test_the_baseline_is_compared_as_a_whole_and_finding_by_finding(findings: vi
     baseline = findings.test.metrics.baselines["colour_and_size"]
     gap = findings.test.metrics.overall["auroc"].value - baseline.overall["auroc"].value
     assert baseline.decides == "auroc" and baseline.difference["auroc"].value == pytest.approx(gap, abs=1e-12)
-    assert set(baseline.findings) <= set(FINDINGS) and baseline.findings["amber"].low is not None
+    assert set(baseline.findings) <= set(FINDINGS) and baseline.findings["blue"].p is not None
     page = (findings.test.folder / "report.html").read_text()
     assert "too few to show that the model is better" in " ".join(page.split())
     assert baseline.beaten_for == []

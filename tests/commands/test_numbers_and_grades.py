@@ -166,7 +166,7 @@ def test_nothing_calls_a_number_a_class(ages: vitmed.TrainResult, graded: vitmed
     assert "image-classification" not in card and "An image classifier" not in card
     assert "It predicts 1 number: number (years)" in card and "print(predictions.values, predictions.intervals)" in card
     value = ages.test.metrics.overall["mae"].value
-    assert re.search(rf"\| Mean absolute error \(years\) \| {value:.1f}", card) and "label smoothing" not in card
+    assert re.search(rf"\| Mean absolute error \(years\) \| {str(value)[:4]}", card) and "label smoothing" not in card
     sizes = [int(n) for n in re.findall(r"^\| [\d.]+ to [\d.]+ \| (\d+) of", card, re.M)]
     assert sum(sizes) == len(load_checkpoint(ages.folder).splits.samples["train"])
     assert "Ranges in the splits" in page and "Classes in" not in page

@@ -136,7 +136,7 @@ def run_checks(
     shortcuts: list[tuple[str | None, Shortcut]] = []
     with bar("looking for shortcuts", unit="steps"):
         usable = grouped((i.split, i) for i in images if i.record.thumbnail is not None and i.label is not None)
-        ways = len(findings) * len(FAMILIES) * len(usable)
+        ways = len(findings) * len(FAMILIES) * sum(splits is None or split in splits for split in usable)
         for split in (None, *SPLITS):
             if splits is None or split in splits:
                 part, best = usable.get(split, []), dict[str, Shortcut]()

@@ -75,7 +75,7 @@ def find_shortcuts(
             continue
         scores = held_out(np.concatenate([x, (x - x.mean(axis=0)) ** 2], axis=1), y, divided)
         predicted = np.flatnonzero(np.isfinite(scores).all(axis=1))
-        value = low = high = degrees = float("nan")
+        value = low = high = least = float("nan")
         if len(np.unique(y[predicted])) == scores.shape[1]:
             units = Units(group_index(None if patients is None else [patients[i] for i in predicted], len(predicted)))
             parts = list[Part]()
@@ -86,10 +86,10 @@ def find_shortcuts(
             if known:  # a class without an interval may be anything
                 shared, mean = len(known) / len(parts), float(np.mean([p.value for p in known]))
                 low, high = mean_interval(mean, (p._replace(weight=1 / len(known)) for p in known), units)
-                low, high = shared * low, shared * high + 1 - shared
                 degrees = influence_spread(np.sum([p.influence for p in known], axis=0), units).degrees
-        clear = value - quantile(degrees, tests) / quantile(degrees) * (value - low) > 0.5
-        shortcuts.append(Shortcut(family, value, low, high, by_patient, len(y), finding, clear))
+                least = shared * (mean - quantile(degrees, tests) / quantile(degrees) * (mean - low))
+                low, high = shared * low, shared * high + 1 - shared
+        shortcuts.append(Shortcut(family, value, low, high, by_patient, len(y), finding, least > 0.5))
     return shortcuts
 
 

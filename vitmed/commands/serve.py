@@ -57,14 +57,13 @@ def serve(
         if (error.name or "").startswith("vitmed"):
             raise
         raise UsageError(f"vitmed serve needs the package {error.name}", FIX) from None
-
     limits = Limits(max_megabytes, max_images, timeout, queue)
     with open_door(host, port, api_key_file, no_key) as door:
         saved = open_model(checkpoint)
         if saved.policy is None:
             warn(f"{saved.path}: {RAW}")
         saved = replace(saved, preprocessing=preprocessing_of(saved, frame, window))
-        with ThreadPoolExecutor(1) as pool:  # whose OpenMP helpers end with it: one image takes 16 ms, not 22
+        with ThreadPoolExecutor(1) as pool:  # its OpenMP helpers end with it, and leave their cores to the answers
             model = pool.submit(copy_context().run, partial(load, saved, device=device, precision=precision)).result()
         report = listener().say  # of this thread
         log = None if scores is None else ScoreLog(Path(scores), model, report)

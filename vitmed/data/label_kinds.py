@@ -325,11 +325,11 @@ def bit_columns(table: Table, others: Sequence[int]) -> tuple[list[int], list[in
 
 
 def cells_of_finding(table: Table, column: int) -> np.ndarray:
-    """(R,) float64: 1, 0, -1 for uncertain, NaN for empty and for a "-" that no "+" opposes. Raises DataError with the
-    line of another cell."""
+    """(R,) float64: 1, 0, -1 for uncertain, NaN for empty and for a "-" beside other cells for 0. Raises DataError with
+    the line of another cell."""
     cells = [row[column].strip() for row in table.rows]
     value_of = {cell: _finding(cell) for cell in cells}  # in the order of the rows
-    value_of |= {"-": 0.0} if {"+", "-"} <= value_of.keys() else {}
+    value_of |= {"-": 0.0} if "-" in value_of and 0.0 not in value_of.values() else {}
     if odd := [cell for cell, value in value_of.items() if value is None]:
         more = f" (and {counted(len(odd) - 1, 'other text')})" if len(odd) > 1 else ""
         where = f"line {table.lines[cells.index(odd[0])]}: {odd[0]!r} in the column {table.header[column]!r}{more}"

@@ -354,10 +354,8 @@ def notes_on_rare(splits: Splits) -> list[str]:
 
 # --- folds, shares and samples, by patient
 #
-# scikit-learn stratifies one label of an image by group, and is used where it is fast (`grouped_folds`). For several
-# labels there are iterative-stratification 0.1.9 (BSD, 2024) and scikit-multilearn 0.2.0 (BSD, 2018, unmaintained),
-# both after Sechidis et al. 2011 (ECML PKDD, LNCS 6913:145). Neither knows patients, and the former has declined them
-# (github.com/trent-b/iterative-stratification/issues/10). `balanced_parts` is greedy in the same way, for patients.
+# scikit-learn stratifies one label of an image by group (`grouped_folds`). The libraries for several labels, both after
+# Sechidis et al. 2011 (ECML PKDD, LNCS 6913:145), know no patients (docs/libraries.md).
 
 
 def take_fold(images: Splits, samples: Samples, folds: int, fold: int, seed: int) -> tuple[Samples, Samples]:

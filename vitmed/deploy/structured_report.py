@@ -25,7 +25,7 @@ from vitmed.core.text import NOTICE, format_number, format_probability
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, NumberPolicy
 from vitmed.inference.load import Answer, Model
 
-SCHEME, FORM = "99VITMED", "2"  # the private codes; a new form of the report is another object, so has another UID
+SCHEME, FORM = "99VITMED", "3"  # the private codes; a new form of the report is another object, so has another UID
 LONGEST = 64  # characters of a code's meaning (VR LO)
 MOST_CLASSES = 20  # likeliest classes whose probability a report has
 SERIES = 9100  # number of the series of reports in a study, far from those of a scanner

@@ -29,7 +29,7 @@ from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS, attention_maps, centre_shift, relevance
 from vitmed.explanation.results import TITLES, Attention, MapCheck, Maps, cells, turns
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.models.hardware import FULL_FP32
 from vitmed.models.vit import ViT
@@ -135,11 +135,9 @@ def mean_estimate(values: np.ndarray, units: np.ndarray) -> Estimate:
     Student's interval for it at 95 %; no interval of one unit."""
     number = np.unique(units, return_inverse=True)[1]
     values = np.bincount(number, values) / np.bincount(number)
-    mean, low, high = float(values.mean()), None, None
-    if len(values) > 1:
-        half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
-        low, high = mean - half, mean + half
-    return Estimate(value=mean, low=low, high=high, method="t")
+    mean, n = float(values.mean()), len(values)
+    half = stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / n**0.5 if n > 1 else np.nan
+    return estimate(mean, mean - half, mean + half, "t")
 
 
 def affordable(model: ViT) -> int:

@@ -168,7 +168,7 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     of_8_bits = raw.bits <= 8 and raw.values.min() >= 0 and raw.values.max() <= 255  # after slope and intercept
     whole = raw.values.dtype.kind != "f"
     if not whole and not isinstance(window, tuple | list):  # it matters; a blank image does not show it
-        whole = bool(np.ptp(raw.values) > 2 and (raw.values == np.rint(raw.values)).all())
+        whole = bool(np.ptp(raw.values) > 16 and (raw.values == np.rint(raw.values)).all())
     if window is None or window in ("auto", "percentiles"):
         stored = next((w for w in raw.windows if isinstance(w, Linear)), None)
         if stored is not None:

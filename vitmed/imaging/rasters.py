@@ -228,7 +228,7 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
             if not deep:
                 raise
     colour, extra = int(tags.get(262, 1)), tags.get(338)
-    wrong = colour > 2 or planar or (samples > 1 and colour < 2) or (samples > 3 and bits == 8)
+    wrong = colour > 2 or planar or (samples > 1 and colour < 2 and bits < 32) or (samples > 3 and bits == 8)
     if wrong or extra == (1,):  # OpenCV mixes samples that are no colours, and signed bytes with their opacity
         problem = f"{path}: a TIFF of {samples} x {bits} bits, a kind that vitmed does not read"
         raise DataError(problem, "save it as grey or RGB, channels side by side, without premultiplied alpha")

@@ -286,8 +286,7 @@ def refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
     hub = path.with_name("config.json")
     named = f"{path.absolute().parent.name}/{path.name} {hub.read_bytes()[:10_000] if hub.is_file() else ''!r}"
     if other := re.search(r"vit_[a-z]+_patch\d+_(rope|rpn)_", named):  # with the tensors of a plain ViT
-        what = "rotary positions" if other[1] == "rope" else "norms behind attention and MLP"
-        raise not_plain(path, f"its name, or its config.json, says {other[0]}: {what}")
+        raise not_plain(path, f"its name, or its config.json, says {other[0]}; if it is none of timm's, rename it")
     if not {"cls_token", "attn_pool.latent", "fc_norm.weight"} & state.keys():
         raise not_plain(path, "it has no class token, and reads the mean of normalised patches (SigLIP's gap models)")
     if "pos_embed" not in state and not is_rotary(state):
