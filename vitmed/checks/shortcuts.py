@@ -89,7 +89,7 @@ def find_shortcuts(
                 degrees = influence_spread(np.sum([p.influence for p in known], axis=0), units).degrees
                 least = shared * (mean - quantile(degrees, tests) / quantile(degrees) * (mean - low))
                 low, high = shared * low, shared * high + 1 - shared
-        shortcuts.append(Shortcut(family, value, low, high, by_patient, len(y), finding, least > 0.5))
+        shortcuts.append(Shortcut(family, value, low, high, by_patient, len(y), finding, bool(least > 0.5)))
     return shortcuts
 
 

@@ -175,7 +175,7 @@ def tested(gap: float, spread: Spread, method: str, apart: Estimate | None = Non
     no arm is shorter than that of `apart`, their `difference`; but the arm towards 0 is the test's where that rejects
     no difference, since it rejects all beyond 0 with it. The interval excludes 0 exactly where p is below 0.05."""
     statistic = p = None
-    if np.isfinite(gap) and spread.variance > 0:
+    if np.isfinite(gap) and spread.variance > intervals.ROUNDING**2:
         statistic = float(gap / spread.variance**0.5)
         p = two_sided_p(statistic, spread.degrees)
     elif gap == 0 and spread.variance == 0:

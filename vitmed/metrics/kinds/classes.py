@@ -348,6 +348,7 @@ class PreparedPredictions(Prepared):
         for name, c, (a, _), (b, _) in areas:
             ends = self.per_class[c]["auroc"], other.per_class[c]["auroc"]
             reach, test = area_gap(a, b, ends, self.labels == c, self.units)
+            reach = reach if np.all(reach > 0) or self.predictions.same_as(other.predictions) else np.nan
             of[name] = ClassDifference(**dict(gap_estimate(a.value - b.value, reach, test)), p=test.p)
         return {"auroc": of}
 
