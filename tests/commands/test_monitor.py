@@ -145,13 +145,13 @@ def test_a_table_without_times_is_read_in_random_order(run: Path) -> None:
 
 
 def test_rows_of_one_time_are_read_in_random_order(tmp_path: Path) -> None:
-    """A table with dates alone is sorted by class within each; a column `Time` is `time`."""
-    rows = [{"path": f"{k}/{i}", "Time": f"2026-03-0{day}"} for day in (2, 1) for k in "ab" for i in range(20)]
+    """A table with dates alone is sorted by class within each."""
+    rows = [{"path": f"{k}/{i}", "time": f"2026-03-0{day}"} for day in (2, 1) for k in "ab" for i in range(20)]
     table, notes = in_order(read_table(save(tmp_path / "new.csv", rows)))
     assert table.cells("time") == 20 * 2 * ["2026-03-01"] + 20 * 2 * ["2026-03-02"] and not notes
     first = "".join(path[0] for path in table.cells("path")[:20])
     assert 5 <= first.count("a") <= 15 and table.rows == in_order(read_table(tmp_path / "new.csv"))[0].rows
-    rows[3]["Time"] = "2026-03-01T10:00+01:00"
+    rows[3]["time"] = "2026-03-01T10:00+01:00"
     with pytest.raises(DataError, match="some times have a zone"):
         in_order(read_table(save(tmp_path / "new.csv", rows)))
 

@@ -182,7 +182,7 @@ def read_table(file: str | Path | Table) -> Table:
     header, patients = list[str](), _patient_columns(lines[0])
     for name in lines[0]:  # ours may be in capitals or have blanks around them; patients have several names
         low = name.strip().lower()
-        if low in (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, "error", "time", "weights_hash") and low not in lines[0]:
+        if low in (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, "error") and low not in lines[0]:
             name = low
         if name in patients and len(patients) == 1:
             name = "group"

@@ -418,7 +418,8 @@ class PreparedFindings(Prepared):
         gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
         for finding, first, second in zip(self.predictions.classes, self.each, other.each, strict=True):
             for name, (reach, test) in first.area_gaps(second).items():
-                difference = gap_estimate(first.point[name] - second.point[name], reach, test)
+                shown = np.all(reach > 0) or first.predictions.same_as(second.predictions)
+                difference = gap_estimate(first.point[name] - second.point[name], reach if shown else np.nan, test)
                 gap = ClassDifference(**dict(difference), p=test.p)
                 known = min(first.holders) >= FEWEST
                 gaps[name][finding] = gap if known else gap.model_copy(update=dict.fromkeys(("low", "high", "p")))
