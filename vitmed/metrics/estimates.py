@@ -159,8 +159,9 @@ def difference(first: Estimate, second: Estimate, alike: float = 0.0) -> Estimat
     independent proportions it is Newcombe's, Stat. Med. 17 (1998) 873. Errors with the correlation `alike` lie on an
     ellipse, each scaled by the arm of its side: numbers that err together do not err to opposite sides."""
     a, b = (np.array([one.value, one.low, one.high], dtype=float) for one in (first, second))  # NaN for None
-    angles = np.linspace(0, 2 * np.pi, 7201)
-    x, y = np.cos(angles), np.cos(angles - np.arccos(np.clip(alike, -1, 1)))
+    turn, kinks = np.arccos(np.clip(alike, -1, 1)), np.array([0.5, 1.5]) * np.pi
+    angles = np.concatenate([np.linspace(0, 2 * np.pi, 7201), kinks, kinks + turn])
+    x, y = np.cos(angles), np.cos(angles - turn)
     off = np.where(x < 0, a[0] - a[1], a[2] - a[0]) * x - np.where(y < 0, b[0] - b[1], b[2] - b[0]) * y
     return estimate(a[0] - b[0], a[0] - b[0] + off.min(), a[0] - b[0] + off.max(), "mover")
 

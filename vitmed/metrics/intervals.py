@@ -277,8 +277,8 @@ def mean_interval(value: float, parts: Iterable[Part], units: Units, shared: int
     towards the mean as by z^2 more images (Agresti & Coull, Am. Stat. 52 (1998) 119, towards 1/2), so that a class
     without an error has one too. The variances add up with the correlation due to images, and patients, that several of
     the numbers count. Where no error shows it, images of a patient are as alike as `LIKENESS`, in whichever numbers,
-    and an error counts in `shared` numbers. As in `share`, no interval reaches further up than without an error, or
-    further down than if all were wrong. NaN where the mean does not vary.
+    and an error counts in `shared` numbers. Nearly as in `share`, no interval reaches further up than without an error,
+    or further down than if all were wrong. NaN where the mean does not vary.
     """
     alone, equal, joint = np.zeros(2), np.zeros(2), np.zeros((2, units.count))  # by the lower ends, and the upper ones
     single, apart, together = 0.0, 0.0, np.zeros(units.count)

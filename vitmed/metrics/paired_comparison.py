@@ -158,13 +158,13 @@ def area_gap(
     The variance comes from the difference of the influence of each image. For an AUROC it is DeLong's, or, where
     patients have several images, Obuchowski's with Student's t; for other areas the infinitesimal jackknife's, always
     with Student's t. For models that rank alike p is 1; where either area or the variance is undefined it is None.
-
     `positive` are (S,) bool, of the AUROC of one class against the rest; None for other areas, of leveraged influence.
     """
     gap, alike = first.plus(second, -1), intervals.sum_correlation(first.influence, second.influence, units)
     spread, method = intervals.influence_spread(gap.influence, units), "influence"
     if positive is not None:
         spread, method = area_spread(gap.influence, positive, units), "obuchowski" if units.clustered else "delong"
+    spread = spread._replace(variance=0.0) if spread.variance < intervals.ROUNDING**2 else spread  # 0 but for rounding
     return tested(gap.value, spread, method, difference(ends[0], ends[1], alike))
 
 
@@ -175,7 +175,7 @@ def tested(gap: float, spread: Spread, method: str, apart: Estimate | None = Non
     no arm is shorter than that of `apart`, their `difference`; but the arm towards 0 is the test's where that rejects
     no difference, since it rejects all beyond 0 with it. The interval excludes 0 exactly where p is below 0.05."""
     statistic = p = None
-    if np.isfinite(gap) and spread.variance > intervals.ROUNDING**2:
+    if np.isfinite(gap) and spread.variance > 0:
         statistic = float(gap / spread.variance**0.5)
         p = two_sided_p(statistic, spread.degrees)
     elif gap == 0 and spread.variance == 0:

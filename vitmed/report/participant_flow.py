@@ -214,10 +214,9 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
         boxes.append((1, BLUE, [f"{FOLDS} (evaluated)", *wrapped]))
         parts = {}
     for name, part in parts.items():
-        title, lines = name, _lines(part, noun, unit)
-        here = evaluated is not None and name == (evaluated.split or "others")
-        if evaluated is not None and here:
-            title = f"{name} (evaluated)"
+        title, lines, here = name, _lines(part, noun, unit), False
+        if evaluated is not None and name == (evaluated.split or "others"):
+            title, here = f"{name} (evaluated)", True
             if evaluated.images != part.images:  # rows were removed from the table
                 title, lines[0] = f"{name} ({evaluated.images:,} evaluated)", f"of {lines[0]}"
         boxes.append((1, BLUE if here else BLACK, [title, *lines]))

@@ -151,7 +151,8 @@ class PreparedPredictions(Prepared):
                 influence = self.units.leveraged(precision.influence, truth * 1)
                 variance, degrees = intervals.influence_spread(influence, self.units)
                 if 0 < precision.value < 1 and variance > 0:
-                    interval = intervals.logit_interval(precision.value, variance**0.5, intervals.quantile(degrees))
+                    low, high = intervals.logit_interval(precision.value, variance**0.5, intervals.quantile(degrees))
+                    interval = min(low, self._flawless(truth)[0]), high  # an error makes no number surer
                 elif precision.value == 1 and not truth.all():
                     interval = self._flawless(truth)
             numbers["average_precision"] = estimate(precision.value, *interval, "influence")
