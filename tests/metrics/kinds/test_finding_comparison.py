@@ -56,7 +56,8 @@ def test_the_paired_differences_of_means_and_their_intervals_are_those_of_a_boot
         assert one.value == pytest.approx(point[0][name] - point[1][name], abs=1e-12)
         assert one.low is not None and one.high is not None
         error = np.std([gap[name] for gap in gaps])
-        assert (one.high - one.low) / 2 == pytest.approx(2.0 * error, rel=0.15), name  # t of some 60 patients is 2.0
+        half = (one.high - one.low) / 2  # t of some 60 patients is 2.0; MOVER's arms are no shorter than the test's
+        assert 0.85 <= half / (2.0 * error) <= 1.25, name
     both = [evaluate_findings(one).overall["auroc"] for one in (good, poor)]
     unpaired = np.hypot(*((one.high - one.low) / 2 for one in both if one.high is not None and one.low is not None))
     auroc = found["auroc"]
