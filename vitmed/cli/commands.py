@@ -338,7 +338,7 @@ def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> N
                 raise UsageError("--json: not with --devices and --on", "vitmed runs --json, when it has ended")
             from vitmed.studies.study import train_on_nodes
 
-            words = [word for word in sys.argv[2:] if word != "--strict"]  # also but for --on and its value
+            words = [word for word in sys.argv[2:] if word != "--strict"]  # nor --on and its value
             at = [i for i, word in enumerate(words) if word == "--on"]
             words = [w for i, w in enumerate(words) if i not in at and i - 1 not in at and not w.startswith("--on=")]
             raise SystemExit(train_on_nodes(on, devices, options, words))

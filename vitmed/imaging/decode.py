@@ -167,7 +167,7 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     """Map raw values to 8 bits: L, LA, RGB or RGBA. Raises DataError if the window does not fit."""
     of_8_bits = raw.bits <= 8 and raw.values.min() >= 0 and raw.values.max() <= 255  # after slope and intercept
     whole = raw.values.dtype.kind != "f"
-    if not whole and not isinstance(window, tuple | list):  # it matters; a blank image does not show it
+    if not whole and not isinstance(window, tuple | list):  # CENTRE/WIDTH depends on it; few values do not show it
         whole = bool(np.ptp(raw.values) > 16 and (raw.values == np.rint(raw.values)).all())
     if window is None or window in ("auto", "percentiles"):
         stored = next((w for w in raw.windows if isinstance(w, Linear)), None)

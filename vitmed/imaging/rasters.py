@@ -175,7 +175,7 @@ def _opencv(
     path: Path, index: int, dtype: np.dtype, size: tuple[int, int], most: float | None = None, animated: bool = False
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Unchanged values, (H, W) or (H, W, 3) in the order R, G, B; and the alpha channel as uint8, of which `most` is
-    opaque, by default the most of the type. Raises DataError."""
+    opaque, by default the largest of its type. Raises DataError."""
     import cv2  # slow to import, and few images need it
 
     refuse_large(path, *size, pixel_bytes=4 * dtype.itemsize)
