@@ -20,7 +20,7 @@ from vitmed.data.thread_batches import Progress
 from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import JointPreprocessing, joint
 from vitmed.inference import saved_model
-from vitmed.inference.saved_model import Hashes, Network, Outputs, Read, SavedModel
+from vitmed.inference.saved_model import Batches, Hashes, Network, Read, SavedModel
 from vitmed.metrics.ensembles import averaged
 from vitmed.metrics.predictions_csv import OOD_SCORE
 
@@ -146,19 +146,16 @@ class EnsembleNetwork(Network):
 
     def __init__(self, saved: Ensemble, networks: Sequence[Network]):
         self.saved, self.networks = saved, tuple(networks)
-        self.batch = AT_ONCE
+        self.batch, self.scored = AT_ONCE, all(network.scored for network in networks)
         self.device = f"{networks[0].device}, {counted(len(networks), 'model')}"
         precisions = tuple(dict.fromkeys(network.precision for network in networks))
         self.precision = precisions[0] if len(precisions) == 1 else "mixed"
         self.reason = next((network.reason for network in networks if network.reason), "")
 
-    def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
-        """As `Network.outputs`: the logits are those of the mean. Raises UsageError if features are asked for."""
+    def _run(self, read: Read, count: int, progress: Progress, also_features: bool) -> Batches:
         if also_features:
             raise UsageError(f"{self.saved.path}: an ensemble has no features", "name the best.pt of a member")
-        indices, arrays, problems = saved_model.run_batches(read, count, AT_ONCE, self._mean, progress)
-        logits, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32)]
-        return Outputs(indices, logits, saved_model.score_column(scores[0] if scores else None), problems)
+        return saved_model.run_batches(read, count, AT_ONCE, self._mean, progress)
 
     def _mean(self, squares: np.ndarray) -> list[np.ndarray]:
         """Of a batch the logits (B, K) of the mean of what the members decide by their policies, and the mean of their
@@ -172,9 +169,9 @@ class EnsembleNetwork(Network):
             outputs = network.outputs(reading.__getitem__, len(reading))
             predictions: Any = member.decided(member.predictions(names, outputs.logits, outputs.columns))
             decided.append(predictions.like(decided[0]) if decided else predictions)
-            if OOD_SCORE in outputs.columns:
+            if self.scored:
                 scores.append(np.array(outputs.columns[OOD_SCORE], dtype=np.float64))
         joined = [averaged(decided, self.saved.shares).logits]
-        if len(scores) == len(decided):
+        if self.scored:
             joined.append(np.einsum("m,mb->b", np.array(self.saved.shares), np.stack(scores)))
         return joined

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vitmed import __version__
 from vitmed.core import upgrade
 from vitmed.core.base_models import Target
@@ -27,7 +25,7 @@ from vitmed.data.thread_batches import Progress
 from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference import saved_model
-from vitmed.inference.saved_model import Network, Outputs, Read, SavedModel
+from vitmed.inference.saved_model import Batches, Network, Read, SavedModel
 
 ONNX = ".onnx"
 KEY, FORMAT, VERSION = "vitmed", "vitmed exported model", 1
@@ -86,16 +84,13 @@ class OnnxNetwork(Network):
         self.batch, self.precision = BATCH, saved.precision
         self.reason = "the exported model was quantised and may decide otherwise" if saved.precision != "fp32" else ""
 
-    def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
+    def _run(self, read: Read, count: int, progress: Progress, also_features: bool) -> Batches:
         if also_features:
             raise UsageError(f"{self.saved.path}: an exported model keeps no features", "name the best.pt of the run")
         wanted = [LOGITS, SCORES] if self.scored else [LOGITS]
-        indices, arrays, problems = saved_model.run_batches(
+        return saved_model.run_batches(
             read, count, self.batch, lambda images: self.session.run(wanted, {IMAGES: images}), progress
         )
-        logits, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32)]
-        saved_model.check_finite(logits, self.saved.path)
-        return Outputs(indices, logits, saved_model.score_column(scores[0] if scores else None), problems)
 
 
 def about_model(saved: SavedModel) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from vitmed.decisions.policy import DecisionPolicy, ReducedPrecision
 from vitmed.imaging.augmentation import views_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint
-from vitmed.inference.saved_model import Network, Outputs, Read, check_finite, run_batches, score_column
+from vitmed.inference.saved_model import Batches, Network, Read, run_batches, score_column
 from vitmed.models.hardware import FULL_FP32, Precision, describe, pick_precision, seconds_of
 from vitmed.models.vit import ViT
 
@@ -146,24 +146,17 @@ class TorchNetwork(Network):
     ):
         self.saved, self.where, self.arithmetic = saved, where, arithmetic
         self.model = saved.model().to(where) if model is None else model
-        self._batch: int | None = None
+        self.batch = batch_size(self.model.tokens * self.model.width, where, arithmetic)
         self.ood = None if policy is None else policy.ood_score
+        self.scored = self.ood is not None
         compared = comparison(saved, policy, arithmetic, where)
         self._deviations = None if compared is None or not arithmetic.mixed else compared.deviations
         self.device, self.precision = describe(where), arithmetic.name
         self.reason = arithmetic.reason if arithmetic.mixed else ""
 
-    @property
-    def batch(self) -> int:  # type: ignore[override]  # the threads of the caller count
-        return self._batch or batch_size(self.model.tokens * self.model.width, self.where, self.arithmetic)
-
-    @batch.setter
-    def batch(self, size: int) -> None:
-        self._batch = size
-
-    def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
-        """As `Network.outputs`, of the mean over the views of the checkpoint."""
-        K, scored = self.saved.splits.outputs, int(self.ood is not None)
+    def _run(self, read: Read, count: int, progress: Progress, also_features: bool) -> Batches:
+        """As in `Network`, of the mean over the views of the checkpoint."""
+        K, scored = self.saved.splits.outputs, int(self.scored)
 
         def compute(x: torch.Tensor) -> torch.Tensor:
             features = mean_over_views(self.model, x, self.saved.config.augment.views)
@@ -192,11 +185,9 @@ class TorchNetwork(Network):
         indices, outputs, problems = predict_logits(
             self.model, *images, self.where, self.arithmetic, progress, forward, self.batch
         )
-        check_finite(outputs, self.saved.path)
-        if not indices:
-            outputs = np.empty((0, K + scored + self.model.head.in_features * also_features), np.float32)
         logits, scores, features = np.split(outputs, [K, K + scored], axis=1)
-        return Outputs(indices, logits, score_column(scores[:, 0] if scored else None), problems, features)
+        parts = [logits, *scores.T, *[features] * also_features]
+        return indices, parts if indices else [], problems
 
 
 def comparison(

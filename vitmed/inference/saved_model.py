@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Read = Callable[[int], np.ndarray]  # index -> (S, S, C) uint8; may raise DataError
 Columns = dict[str, tuple[str, ...]]  # further columns of a table: name -> a cell of each image
+Batches = tuple[list[int], list[np.ndarray], dict[int, str]]  # what `run_batches` returns
 Hashes = dict[str, list[str]]  # split -> a digest of each image, in the order of the samples
 PRECISIONS = ("auto", "fp32", "bf16")
 
@@ -105,6 +106,7 @@ class Network(ABC):
     saved: SavedModel
     device: str  # where, in words
     batch: int  # images that it computes at once
+    scored: bool  # whether it gives OOD scores
     precision: str = "fp32"  # of its arithmetic
     reason: str = ""  # why it is not fp32
     model: "ViT | None" = None  # the network itself, for attention maps; an exported model has none
@@ -120,7 +122,7 @@ class Network(ABC):
             also_features: return the features of each image, too; an exported model has none.
 
         Raises:
-            CheckpointError: a logit is not finite.
+            CheckpointError: a logit is not finite. UsageError: it has no features, and they are asked for.
         """
         blank = set[int]()
 
@@ -130,20 +132,23 @@ class Network(ABC):
                 blank.add(index)
             return square
 
-        outputs = self._outputs(watched, count, progress, also_features)
-        if not blank:
-            return outputs
-        answers = tuple(NO + BLANK if index in blank else YES for index in outputs.indices)
-        return outputs._replace(columns=outputs.columns | {ANSWER: answers})
+        indices, arrays, problems = self._run(watched, count, progress, also_features)
+        for array in arrays:
+            check_finite(array, self.saved.path)
+        logits, *others = arrays or [np.empty((0, self.saved.splits.outputs), np.float32), *[np.empty(0)] * self.scored]
+        columns = score_column(others.pop(0) if self.scored else None)
+        if blank:
+            columns[ANSWER] = tuple(NO + BLANK if index in blank else YES for index in indices)
+        return Outputs(indices, logits, columns, problems, *others)
 
     @abstractmethod
-    def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
-        """As `outputs`, without that column."""
+    def _run(self, read: Read, count: int, progress: Progress, also_features: bool) -> Batches:
+        """The logits, then the OOD scores (S,) where it is `scored`, then the features where they are asked for."""
 
 
 def run_batches(
     read: Read, count: int, size: int, run: Callable[[np.ndarray], Sequence[np.ndarray]], progress: Progress
-) -> tuple[list[int], list[np.ndarray], dict[int, str]]:
+) -> Batches:
     """Read `count` images and run a network, (B, S, S, C) uint8 -> arrays with a row for each image, over `size` at a
     time: the indices of readable images, their arrays (none without any), and index -> problem for the others."""
     indices, parts, problems = list[int](), list[Sequence[np.ndarray]](), dict[int, str]()
