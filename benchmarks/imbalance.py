@@ -123,10 +123,10 @@ class Weighted:
         """The images of a batch, or their weight."""
         return len(targets) if self.weights is None else self.weights[targets].sum()
 
-    def share(self, outputs: Tensor, targets: Tensor, count: Any) -> Tensor:
+    def __call__(self, outputs: Tensor, targets: Tensor, images: Any) -> Tensor:
         """The share, (), of logits (n, K) in the mean."""
         logits, smoothing = outputs + self.offset, self.smoothing
-        return F.cross_entropy(logits, targets, self.weights, reduction="sum", label_smoothing=smoothing) / count
+        return F.cross_entropy(logits, targets, self.weights, reduction="sum", label_smoothing=smoothing) / images
 
 
 def run(parts: Parts, loss: str, config: Config) -> np.ndarray:

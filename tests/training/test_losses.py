@@ -113,7 +113,6 @@ def test_the_mean_over_the_batches_of_an_epoch_is_the_loss_of_all_images(balance
 
 def test_logit_adjustment_is_cross_entropy_on_logits_with_the_log_frequencies_added() -> None:
     """Menon et al. 2021, equation 10 with tau 1: the same loss and the same gradient."""
-    labels = shades(COUNTS)[1].numpy()
     torch.manual_seed(0)
     model = Shades()
     torch.nn.init.zeros_(model.head.bias)
@@ -123,7 +122,7 @@ def test_logit_adjustment_is_cross_entropy_on_logits_with_the_log_frequencies_ad
     by_hand.backward()
     gradient = model.head.weight.grad.clone()
     model.zero_grad()
-    start_balanced(model, labels)
+    start_balanced(model, truth, load_config(None, {"train.balance": "adjust"}))
     found = loss_of_shades(model, "adjust")()
     found.backward()
     assert found.item() == pytest.approx(by_hand.item(), rel=1e-5)
@@ -133,7 +132,7 @@ def test_logit_adjustment_is_cross_entropy_on_logits_with_the_log_frequencies_ad
 def test_a_balanced_start_is_even() -> None:
     model = Shades()
     torch.nn.init.zeros_(model.head.weight)
-    start_balanced(model, shades(COUNTS)[1].numpy())
+    start_balanced(model, shades(COUNTS)[1], load_config(None, {"train.balance": "adjust"}))
     for balance in ("loss", "sampler"):
         assert loss_of_shades(model, balance)().item() == pytest.approx(math.log(3))
     assert model.head.bias.softmax(dim=0).tolist() == pytest.approx([100 / 115, 11 / 115, 4 / 115])

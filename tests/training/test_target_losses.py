@@ -112,7 +112,7 @@ def test_the_head_starts_at_the_odds_of_each_finding() -> None:
         head = torch.nn.Linear(2, 2)
 
     targets = torch.tensor([[1.0, UNKNOWN]] * 1 + [[0.0, 1.0]] * 9)
-    start_findings(Network(), targets)  # type: ignore[arg-type]
+    start_findings(Network(), targets, Config())  # type: ignore[arg-type]
     assert Network.head.bias.tolist() == pytest.approx([np.log(1.5 / 9.5), np.log(9.5 / 0.5)])
 
 

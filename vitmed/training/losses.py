@@ -37,7 +37,7 @@ class Loss(Protocol):
     rare classes would come out too low, and batches that a step accumulates would not be one large batch.
     """
 
-    def share(self, outputs: Tensor, targets: Tensor, images: Any) -> Tensor: ...
+    def __call__(self, outputs: Tensor, targets: Tensor, images: Any) -> Tensor: ...
 
 
 class Prepared(NamedTuple):
@@ -70,7 +70,7 @@ class Objective:
         inputs = [tensor[rows] for tensor in batch.inputs]
         with torch.autocast(inputs[0].device.type, self.precision.dtype, enabled=self.precision.mixed):
             outputs = network(*inputs)
-        return self.loss.share(outputs.float(), batch.targets[rows], batch.images)
+        return self.loss(outputs.float(), batch.targets[rows], batch.images)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class CrossEntropy:
         shift = balanced.log() if train.balance in ("loss", "sampler") else torch.zeros_like(balanced)
         return cls(balanced if train.balance == "loss" else None, shift, train.smoothing)
 
-    def share(self, outputs: Tensor, targets: Tensor, images: Any) -> Tensor:
+    def __call__(self, outputs: Tensor, targets: Tensor, images: Any) -> Tensor:
         """As in `Loss`; outputs are logits (n, K), targets (n,) int64, or (n, K) float where images are mixed."""
         logits, smoothing = outputs + self.shift, self.smoothing
         return F.cross_entropy(logits, targets, self.weights, reduction="sum", label_smoothing=smoothing) / images
@@ -114,7 +114,7 @@ class BinaryCrossEntropy:
         weights = (negatives / positives.clamp(min=1)).clamp(1 / MOST_WEIGHT, MOST_WEIGHT)
         return cls(weights.float().to(device), known)
 
-    def share(self, outputs: Tensor, targets: Tensor, images: Any) -> Tensor:
+    def __call__(self, outputs: Tensor, targets: Tensor, images: Any) -> Tensor:
         """As in `Loss`; outputs are logits (n, F), at the prevalence of training."""
         shift = 0.0 if self.weights is None else self.weights.log()
         y, pos = targets.clamp(min=0), self.weights
@@ -122,22 +122,20 @@ class BinaryCrossEntropy:
         return (lost * (targets != UNKNOWN)).sum() / (images * self.known)
 
 
-class BetaNLL:
+def beta_nll(outputs: Tensor, targets: Tensor, images: Any) -> Tensor:
     """Gaussian negative log likelihood of a standardised number whose scale the network predicts too, times that
     scale without its gradient: beta-NLL with beta 1/2 (Seitzer et al., ICLR 2022, arXiv 2203.09168).
 
-    The plain likelihood learns hard images slowly. Do not compare this loss with the log score of validation.
+    As in `Loss`; outputs are the number and the log of its scale, (n, 2). The plain likelihood learns hard images
+    slowly. Do not compare this loss with the log score of validation.
     """
-
-    def share(self, outputs: Tensor, targets: Tensor, images: Any) -> Tensor:
-        """As in `Loss`; outputs are the number and the log of its scale, (n, 2)."""
-        location, log_scale = outputs[:, 0], outputs[:, 1].clamp(LEAST_SCALE, MOST_SCALE)
-        squared = 0.5 * ((targets - location) * (-log_scale).exp()) ** 2
-        return ((squared + log_scale) * log_scale.detach().exp()).sum() / images
+    location, log_scale = outputs[:, 0], outputs[:, 1].clamp(LEAST_SCALE, MOST_SCALE)
+    squared = 0.5 * ((targets - location) * (-log_scale).exp()) ** 2
+    return ((squared + log_scale) * log_scale.detach().exp()).sum() / images
 
 
 @torch.no_grad()
-def start_findings(model: ViT, targets: Tensor) -> None:
+def start_findings(model: ViT, targets: Tensor, config: Config) -> None:
     """Start the head's bias at the log odds of each finding in the known labels (S, F), so that training need not begin
     with learning that most are absent (Lin et al. 2017, arXiv 1708.02002, section 3.3)."""
     positives, negatives = (targets == 1).sum(dim=0), (targets == 0).sum(dim=0)
@@ -151,14 +149,16 @@ def class_weights(labels: np.ndarray, classes: int, device: torch.device) -> Ten
 
 
 @torch.no_grad()
-def start_balanced(model: ViT, labels: np.ndarray) -> None:
-    """Start the head's bias at the log of the class frequencies.
+def start_balanced(model: ViT, labels: Tensor, config: Config) -> None:
+    """With any balance, start the head's bias at the log of the class frequencies.
 
     With plain cross-entropy this is logit adjustment with tau 1 (Menon et al. 2021, equation 10): the same losses and
     gradients as for logits that start even and get the log frequencies added in the loss. With class weights or a
     balanced sampler the shifted logits start even.
     """
-    model.head.bias.copy_(-class_weights(labels, len(model.head.bias), model.head.bias.device).log())
+    if config.train.balance != "none":
+        bias = model.head.bias
+        bias.copy_(-class_weights(labels.numpy(), len(bias), bias.device).log())
 
 
 # --- how each kind of label is learned
@@ -201,20 +201,18 @@ def objective_of(images: Images, outputs: int, config: Config, precision: Precis
 LEARNING: dict[str, Learning] = {
     "classes": Learning(
         CrossEntropy.of,
-        lambda model, targets, config: (
-            None if config.train.balance == "none" else start_balanced(model, targets.numpy())
-        ),
+        start_balanced,
         balances=("none", "adjust", "loss", "sampler"),
     ),
     "findings": Learning(
         BinaryCrossEntropy.of,
-        lambda model, targets, _: start_findings(model, targets),
+        start_findings,
         balances=("none", "loss"),
         chances=torch.sigmoid,
     ),
     "number": Learning(
-        lambda *_: BetaNLL(),
-        lambda model, targets, _: None,
+        lambda *_: beta_nll,
+        lambda *_: None,
         answers=lambda output: output[:, :1] * output.new_tensor([-1.0, 1.0]),
     ),
 }

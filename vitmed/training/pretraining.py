@@ -25,7 +25,7 @@ from vitmed.models.sizes import describe_model
 from vitmed.models.vit import ViT
 from vitmed.models.weights.layouts import HEAD
 from vitmed.training.early_stopping import common_record
-from vitmed.training.losses import Objective
+from vitmed.training.losses import Loss, Objective
 from vitmed.training.run import Run, Session, Task
 from vitmed.training.train_state import Record
 
@@ -41,13 +41,6 @@ def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
         width, heads = mae.decoder_width, max(1, mae.decoder_width // 32)
     heads = mae.decoder_heads or heads
     return MAE(encoder, mae.mask_ratio, width, mae.decoder_depth or depth, heads, mae.normalise_patches)
-
-
-class HiddenPatches:
-    """Turns the mean loss of a part, which a masked autoencoder returns, into its share of the batch."""
-
-    def share(self, outputs: Tensor, targets: Tensor, images: int) -> Tensor:
-        return outputs * (len(targets) / images)
 
 
 @dataclass(frozen=True)
@@ -74,13 +67,14 @@ class Pretrain(Task[PretrainConfig]):
         return cls(model)
 
     def objective(self, config: PretrainConfig, train: Images, session: Session) -> Objective:
-        """The mean squared error of the hidden patches."""
+        """The mean squared error of the hidden patches, which the model returns of each part of a batch."""
 
         def draw(x: Tensor, _: Tensor) -> tuple[Tensor, ...]:
             noise = torch.rand(len(x), self.model.patches, device=x.device)  # decides which are hidden
             return x, noise, noise  # as targets, of which only the number is read
 
-        return Objective(train.preprocessing, draw, HiddenPatches(), session.precision)
+        share: Loss = lambda error, targets, images: error * (len(targets) / images)  # noqa: E731
+        return Objective(train.preprocessing, draw, share, session.precision)
 
     @torch.inference_mode()
     def validate(self, run: Run[PretrainConfig]) -> Record:
