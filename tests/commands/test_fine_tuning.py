@@ -161,7 +161,7 @@ def test_the_frozen_head_reads_back_as_it_was_fitted(frozen: tuple[TrainResult, 
     result = frozen[0]
     saved = load_checkpoint(result.folder / "best.pt")
     part = {n: Images(saved.data_root(), saved.splits.samples[n], saved.preprocessing) for n in ("train", "test")}
-    x = {n: frozen_features(saved.model(), images) for n, images in part.items()}
+    x = {n: frozen_features(saved.model(), images, n) for n, images in part.items()}
     model = make_pipeline(StandardScaler(), LogisticRegression(C=saved.record["C"], max_iter=5000, tol=1e-8))
     model.fit(x["train"], part["train"].labels)
     np.testing.assert_allclose(result.test.predictions.probabilities, model.predict_proba(x["test"]), atol=5e-3)

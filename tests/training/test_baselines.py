@@ -92,7 +92,7 @@ def images_of(folder: Path, channels: int = 3) -> Images:
 
 
 def test_colours_and_size_by_hand(tmp_path: Path) -> None:
-    (row,) = colour_and_size(images_of(tmp_path))
+    (row,) = colour_and_size(images_of(tmp_path), "train")
     red, green, blue, size = row[:9], row[9:18], row[18:27], row[27:]
     assert size.tolist() == [8, 4]  # of the file, not of the square
     assert red[0] == pytest.approx(100, abs=1) and green[0] == pytest.approx(50, abs=1) and not blue.any()
@@ -105,7 +105,7 @@ def test_features_are_what_the_head_sees(tmp_path: Path) -> None:
     images = images_of(tmp_path)
     for pool in ("cls", "mean"):
         model = small_vit(3, image_size=8, patch_size=4, width=16, depth=1, heads=2, pool=pool).eval()
-        features = frozen_features(model, images)
+        features = frozen_features(model, images, "train")
         x = images.preprocessing.normalise(torch.from_numpy(images.read(0).copy())[None])
         with torch.inference_mode():
             torch.testing.assert_close(model.head(torch.from_numpy(features)), model(x))

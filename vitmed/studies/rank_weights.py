@@ -16,7 +16,7 @@ from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, OutOfMemoryError, UsageError
 from vitmed.core.files import probe, write_json, write_text
 from vitmed.core.load_config import build_config, store_paths, with_values
-from vitmed.core.messages import bar, say, warn
+from vitmed.core.messages import say, warn
 from vitmed.core.run_folder import RunFolder, cache_folder
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import csv_text
@@ -198,8 +198,7 @@ def _predictions(given: str, name: str, settings: Config, splits: Splits, offlin
         @cache
         def features(part: str) -> np.ndarray:
             started = time.perf_counter()
-            with bar(f"features of {part}") as advance:
-                values = frozen_features(model, read.images[part], advance)
+            values = frozen_features(model, read.images[part], part)
             took.append((time.perf_counter() - started) / len(values))
             return values
 

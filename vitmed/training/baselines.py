@@ -133,14 +133,15 @@ FIT_HEAD: dict[str, Callable[..., LinearHead]] = {
 }  # by the kind of label
 
 
-def frozen_features(model: ViT, images: Images, progress: Progress = lambda done, total: None) -> np.ndarray:
+def frozen_features(model: ViT, images: Images, split: str) -> np.ndarray:
     """(S, D) float32: the input of the network's head for every image. DataError for an unreadable one."""
-    features = predict_all(model, images, progress=progress, forward=model.features)
+    with bar(f"features of {split}") as advance:
+        features = predict_all(model, images, progress=advance, forward=model.features)
     check_finite(features, "the pretrained network")
     return features
 
 
-def colour_and_size(images: Images, progress: Progress = lambda done, total: None) -> np.ndarray:
+def colour_and_size(images: Images, split: str) -> np.ndarray:
     """(S, 9 C + 2) float32: mean, standard deviation and 7 quantiles per channel; width and height of the file, px.
     They hold no shape: if a classifier does well on them, a network can take stain, light or format as a shortcut."""
     channels = images.preprocessing.channels
@@ -157,20 +158,16 @@ def colour_and_size(images: Images, progress: Progress = lambda done, total: Non
         return np.array([*numbers, *read_size(images.root / images.samples[index].path)], dtype=np.float32)
 
     rows = []
-    for row in in_threads(features, range(len(images))):
-        rows.append(row)
-        progress(len(rows), len(images))
+    with bar(f"colours of {split}") as advance:
+        for row in in_threads(features, range(len(images))):
+            rows.append(row)
+            advance(len(rows), len(images))
     return np.stack(rows)
 
 
 def fit_colours(splits: Splits, images: dict[str, Images]) -> BySplit:
     """A linear model of colours and size: name of a split -> logits (S, K)."""
-
-    @cache
-    def colours(split: str) -> np.ndarray:
-        with bar(f"colours of {split}") as advance:
-            return colour_and_size(images[split], advance)
-
+    colours = cache(lambda split: colour_and_size(images[split], split))
     head = fit_logistic(colours, splits, images, "image colours and size")
     return lambda split: head.logits(colours(split))
 
@@ -196,8 +193,7 @@ def fit_baselines(run: Run[Config], task: Finetune) -> Baselines:
     if untrained and (train.baseline or train.freeze or train.probe_first):  # the result of --freeze, else a baseline
 
         def features(split: str) -> np.ndarray:
-            with bar(f"features of {split}") as advance:
-                return frozen_features(task.model, run.images[split], advance)
+            return frozen_features(task.model, run.images[split], split)
 
         head = fit_logistic(features, run.splits, run.images, "the pretrained features")
         fitted = {"head.weight": torch.from_numpy(head.weight), "head.bias": torch.from_numpy(head.bias)}
