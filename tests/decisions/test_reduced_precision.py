@@ -77,7 +77,7 @@ def test_what_lies_far_from_a_border_may_move() -> None:
     found = compared(policy_of(), predictions([-2.0, 3.0]), predictions([-2.0, 3.1]))
     assert found.accepted and (found.images, found.flipped, found.twice) == (2, 0, 0)
     assert found.deviations == pytest.approx((0.08 / 2**0.5,) * 2, rel=1e-4)  # of both classes, calibrated
-    assert found.largest == pytest.approx(0.0059, rel=0.02) and found.largest_raw == pytest.approx(0.0043, rel=0.02)
+    assert found.largest == pytest.approx(0.0059, rel=0.02)
     told = "on 2 validation images no decision flips, 0 % are near a border and computed again in fp32, and no "
     told += "probability moves by more than 0.006; bf16 is 2.3 times as fast as fp32"
     assert found.in_words == told and found.choice == f"bf16 instead of fp32: {told}"

@@ -414,7 +414,6 @@ class ReducedPrecision(Stored):
     flipped: int = 0  # images with another decision that are not computed twice
     twice: float = 0.0  # share of the images that are computed twice
     largest: float = 0.0  # change of a calibrated probability, or of a number or an end of its interval, in the unit
-    largest_raw: float = 0.0  # change of a raw probability, or of a predicted number
     unit: str = ""  # of the number
     number: bool = False  # whether it is a number that moves, not a probability
     finite: bool = True  # whether the outputs are finite in this precision; otherwise nothing was compared
@@ -467,8 +466,7 @@ def compare_precision(
     flipped, twice = int((changed(exact, reduced) & ~near).sum()), float(near.mean()) if len(exact) else 0.0
     faster = round(1 / (1 / measured.speedup + twice), 2)
     update: dict[str, Any] = {"images": len(exact), "flipped": flipped, "twice": twice, "speedup": faster}
-    pairs = (exact.amounts, reduced.amounts), (exact.undecided().amounts, reduced.undecided().amounts)
-    largest, raw = (float(np.abs(first - second).max(initial=0)) for first, second in pairs)
-    update |= {"largest": largest, "largest_raw": raw, "deviations": tuple(moved.tolist())}
+    largest = float(np.abs(exact.amounts - reduced.amounts).max(initial=0))
+    update |= {"largest": largest, "deviations": tuple(moved.tolist())}
     update |= {"number": exact.kind == "number", "unit": exact.target.unit}
     return measured.model_copy(update=update | {"accepted": bool(len(exact)) and not flipped and faster >= FASTER})
