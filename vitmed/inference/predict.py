@@ -12,14 +12,14 @@ from functools import partial
 import numpy as np
 import torch
 
-from vitmed.core.messages import say, warn
+from vitmed.core.messages import bar, say, warn
 from vitmed.data.loading import Images
 from vitmed.data.thread_batches import Progress, check_readable
 from vitmed.decisions.policy import DecisionPolicy, ReducedPrecision
 from vitmed.imaging.augmentation import views_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint
-from vitmed.inference.saved_model import Batches, Network, Read, run_batches, score_column
+from vitmed.inference.saved_model import Batches, Network, Outputs, Read, run_batches, score_column
 from vitmed.models.hardware import FULL_FP32, Precision, describe, pick_precision, seconds_of
 from vitmed.models.vit import ViT
 
@@ -125,6 +125,17 @@ def predict_all(
     )
     check_readable(problems)
     return logits
+
+
+def outputs_of(
+    network: Network, images: Images, title: str, rows: Sequence[int] | None = None, also_features: bool = False
+) -> Outputs:
+    """As `Network.outputs`, with progress, for images of a run that must be readable, all or those of `rows`."""
+    rows = range(len(images)) if rows is None else rows
+    with bar(title) as advance:
+        made = network.outputs(lambda i: images.read(rows[i]), len(rows), advance, also_features)
+    check_readable(made.problems)
+    return made
 
 
 UNKNOWN = "no comparison of the two is known for this checkpoint, decision policy and kind of device"

@@ -17,11 +17,11 @@ from vitmed.core.messages import bar, say
 from vitmed.core.process import NO_WARNINGS
 from vitmed.data.loading import Images
 from vitmed.data.samples import Splits, labelled_by
-from vitmed.data.thread_batches import Progress, check_readable, in_threads
+from vitmed.data.thread_batches import Progress, in_threads
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.decode import read_size
 from vitmed.inference.checkpoint import load_checkpoint, save_checkpoint
-from vitmed.inference.predict import TorchNetwork, predict_all
+from vitmed.inference.predict import TorchNetwork, outputs_of, predict_all
 from vitmed.inference.saved_model import check_finite
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.lora import merged
@@ -206,11 +206,8 @@ def fit_baselines(run: Run[Config], task: Finetune) -> Baselines:
                 network.load_state_dict(fitted, strict=False)
 
     def frozen(split: str) -> np.ndarray:
-        images, saved = run.images[split], load_checkpoint(run.folder.baseline)
-        with bar(f"baseline on {split}") as advance:
-            made = TorchNetwork(saved, None, run.device).outputs(images.read, len(images), advance)
-        check_readable(made.problems)
-        return made.logits
+        network = TorchNetwork(load_checkpoint(run.folder.baseline), None, run.device)
+        return outputs_of(network, run.images[split], f"baseline on {split}").logits
 
     def predictions(split: str) -> dict[str, Predictions]:
         made_of = run.splits.target, run.splits.classes, run.splits.samples[split]

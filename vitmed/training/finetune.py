@@ -13,18 +13,17 @@ from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import store_paths
-from vitmed.core.messages import bar, say, show, warn
+from vitmed.core.messages import say, show, warn
 from vitmed.core.text import about, counted, listed
 from vitmed.data.loading import Images, images_of
 from vitmed.data.patients import report_patients
 from vitmed.data.samples import Splits, describe_split, labelled_by, proportion_lines
-from vitmed.data.thread_batches import check_readable
 from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
 from vitmed.decisions.policy import FASTER, DecisionPolicy, ReducedPrecision, choose_policy, compare_precision
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint, save_checkpoint
-from vitmed.inference.predict import TorchNetwork, speedup
-from vitmed.inference.saved_model import Outputs, score_column
+from vitmed.inference.predict import TorchNetwork, outputs_of, speedup
+from vitmed.inference.saved_model import score_column
 from vitmed.metrics.predictions import Predictions, positive_class
 from vitmed.models.hardware import describe, pick_precision, seeded, uncompiled
 from vitmed.models.lora import add_low_rank, merged
@@ -252,18 +251,10 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     saved = load_checkpoint(best)
     splits, model = saved.splits, saved.model().to(device)
     network = TorchNetwork(saved, None, device, model=model)
-
-    def outputs(split: str, rows: np.ndarray) -> Outputs:
-        with bar(f"predicting {split}") as advance:
-            read = images[split].read
-            made = network.outputs(lambda i: read(int(rows[i])), len(rows), advance, also_features=True)
-        check_readable(made.problems)
-        return made
-
-    val = outputs("val", np.arange(len(images["val"])))
-    labels = images["train"].labels
+    val, labels = outputs_of(network, images["val"], "predicting val", None, True), images["train"].labels
     rows = np.sort(np.random.default_rng(0).permutation(len(labels))[:MOST_FITTED])
-    ood_score = fit_ood_score(outputs("train", rows).features, labels[rows], val.features)
+    train = outputs_of(network, images["train"], "predicting train", rows.tolist(), True)
+    ood_score = fit_ood_score(train.features, labels[rows], val.features)
     positive = saved.config.data.positive
     validation = labelled_by(splits.target, saved.classes, splits.samples["val"], val.logits, positive)
     policy = choose_policy(validation, saved.config.evaluate, ood_score, saved.weights_hash)
@@ -295,12 +286,10 @@ def _compare_precision(
         return compared
     rows = np.linspace(0, len(val) - 1, min(len(val), MOST_COMPARED)).round().astype(np.int64)
     try:
-        with bar(f"predicting val in {precision.name}") as advance:
-            network = TorchNetwork(saved, policy, device, precision, model)
-            again = network.outputs(lambda i: val.read(int(rows[i])), len(rows), advance)
+        network = TorchNetwork(saved, policy, device, precision, model)
+        again = outputs_of(network, val, f"predicting val in {precision.name}", rows.tolist())
     except CheckpointError:  # numbers that fp32 holds and fp16 does not
         return compared.model_copy(update={"images": len(rows), "finite": False})
-    check_readable(again.problems)
     exact = exact.take(rows)
     reduced = policy.apply(replace(exact, logits=again.logits, columns=again.columns))
     return compare_precision(compared, policy, exact, reduced)
