@@ -48,6 +48,7 @@ class MLflow:
 
     def start(self, run: RunFolder, offline: bool, known: str | None, settings: Mapping[str, str]) -> str:
         from mlflow.entities import Param
+        from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
         from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_PARAMS_TAGS_PER_BATCH
 
@@ -63,23 +64,19 @@ class MLflow:
             return known
         files = (shared / "mlartifacts").resolve().as_uri() if local else None
         name, tags = ("vitmed", {}) if group is None else (group.name, {"group": group.name})
-        experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or name, files)
-        self.run = self.client.create_run(experiment, run_name=run.path.resolve().name, tags=tags).info.run_id
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or name
+        entry = self.client.get_experiment_by_name(name)
+        try:
+            number = entry.experiment_id if entry else self.client.create_experiment(name, artifact_location=files)
+        except MlflowException:
+            if (entry := self.client.get_experiment_by_name(name)) is None:  # else another fold has just made it
+                raise
+            number = entry.experiment_id
+        self.run = self.client.create_run(number, run_name=run.path.resolve().name, tags=tags).info.run_id
         params = [Param(key, value[:MAX_PARAM_VAL_LENGTH]) for key, value in settings.items()]
         for start in range(0, len(params), MAX_PARAMS_TAGS_PER_BATCH):
             self.client.log_batch(self.run, params=params[start : start + MAX_PARAMS_TAGS_PER_BATCH])
         return self.run
-
-    def _experiment(self, name: str, files: str | None) -> str:
-        from mlflow.exceptions import MlflowException
-
-        if (entry := self.client.get_experiment_by_name(name)) is None:
-            try:
-                return self.client.create_experiment(name, artifact_location=files)
-            except MlflowException:
-                if (entry := self.client.get_experiment_by_name(name)) is None:  # else another fold has just made it
-                    raise
-        return entry.experiment_id
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric
