@@ -68,8 +68,6 @@ class Calibration(Stored):
 
     def apply(self, logits: np.ndarray) -> np.ndarray:
         """(S, K) -> (S, K) float32; unchanged where the method is none."""
-        if self.method == "none":
-            return logits.astype(np.float32, copy=False)
         return (logits.astype(np.float64) * self.scale + self.bias).astype(np.float32)
 
     def calibrate(self, predictions: Predictions) -> Predictions:

@@ -168,11 +168,9 @@ def bin_edges(scores: np.ndarray) -> np.ndarray:
     """(B - 1,) inner edges of bins with about equally many images; equal scores stay together, so B may be below 15."""
     size = len(scores)
     bins = int(np.clip(size // PER_BIN, 1, BINS))
-    if bins == 1:
-        return np.empty(0)
     ordered = np.sort(scores)
     edges = np.unique(ordered[np.arange(1, bins) * size // bins])
-    return edges[edges > ordered[0]]
+    return edges[edges > ordered[:1]]
 
 
 def _calibration_error(scores: np.ndarray, events: np.ndarray, boot: Bootstrap) -> dict[str, Any]:
