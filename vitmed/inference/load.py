@@ -50,7 +50,7 @@ class Answer:
     picture: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8), repr=False, compare=False)
 
     @classmethod
-    def of(cls, predictions: Predictions, row: int, picture: np.ndarray | None = None) -> "Answer":
+    def of(cls, predictions: Predictions, row: int) -> "Answer":
         """What predictions, with their policy applied, say of one image."""
         cell = predictions.columns.get(ANSWER, (YES,) * len(predictions))[row]
         score, ends = predictions.columns.get(OOD_SCORE), predictions.intervals
@@ -75,7 +75,6 @@ class Answer:
             reason=cell.removeprefix(NO) if cell != YES else "",
             ood_score=None if score is None else float(score[row]),
             unit=predictions.target.unit,
-            picture=np.empty(0, np.uint8) if picture is None else picture,
         )
 
     @property
@@ -248,7 +247,8 @@ class Model:
 
     def answers(self, predictions: Predictions, squares: Sequence[np.ndarray]) -> Iterator[Answer]:
         """The answer for each image, from what `predictions` returned for its square."""
-        return (Answer.of(predictions, row, self.preprocessing.shown(square)) for row, square in enumerate(squares))
+        shown = self.preprocessing.shown
+        return (replace(Answer.of(predictions, row), picture=shown(square)) for row, square in enumerate(squares))
 
 
 def _listed(images: ImageLike | Sequence[ImageLike]) -> tuple[bool, list[ImageLike]]:
