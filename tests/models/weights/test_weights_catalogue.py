@@ -393,9 +393,25 @@ def test_what_no_tensor_shows_comes_from_the_configuration(hub_file: Path) -> No
     assert (found["heads"], found["mlp"], found["norm_eps"]) == (3, "gelu_tanh", 1e-5)
     hub_file.with_name("config.json").write_text('{"architecture": "vit_base_patch16_clip_quickgelu_224"}')
     assert read_weights(hub_file).model["mlp"] == "quick_gelu"
+    hub_file.with_name("config.json").write_text('{"architecture": "vit_so400m_patch16_siglip_384"}')
+    assert read_weights(hub_file).model["mlp"] == "gelu_tanh"
     for broken in ("{", "[]", "null", '{"num_attention_heads": "x"}'):
         hub_file.with_name("config.json").write_text(broken)
         assert read_weights(hub_file).model["heads"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"),
+    [
+        ("vit_base_patch16_siglip_256", "gelu"),  # timm builds it with the exact one
+        ("vit_base_patch32_siglip_256", "gelu_tanh"),
+        ("vit_large_patch16_siglip_gap_512", "gelu_tanh"),
+        ("naflexvit_base_patch16_siglip", "gelu_tanh"),
+        ("vit_base_patch16_clip_quickgelu_224.openai", "quick_gelu"),
+    ],
+)
+def test_a_file_of_timm_has_the_activation_of_its_name(hub_file: Path, name: str, activation: str) -> None:
+    assert read_weights(hub_file.rename(hub_file.with_name(f"{name}.bin"))).model["mlp"] == activation
 
 
 def test_another_activation_is_refused(hub_file: Path) -> None:

@@ -177,17 +177,21 @@ def about_weights(path: Path) -> dict[str, Any]:
 def about_network(path: Path, swiglu: bool) -> dict[str, Any]:
     """Fields of `ModelConfig` that no tensor shows: heads, activation and epsilon, of those that are known. Beside
     SwiGLU, which the tensors show, the stated activation says nothing. CheckpointError: one that vitmed lacks."""
+
+    def act_of(name: str) -> str | None:
+        return next((act for part, act in documents()[1]["timm_activations"].items() if re.search(part, name)), None)
+
     try:
         stated = json_of(path.with_name("config.json").read_text(encoding="utf-8"))
         stated = stated.get("vision_config", stated)
-        act = stated.get("hidden_act", "quick_gelu" if "quickgelu" in str(stated.get("architecture")) else None)
+        act = stated.get("hidden_act", act_of(str(stated.get("architecture"))))
         numbers = {"heads": stated.get("num_attention_heads"), "norm_eps": stated.get("layer_norm_eps")}
     except (OSError, ValueError, AttributeError):
         try:
             stated = json_of(path.with_name("open_clip_config.json").read_text(encoding="utf-8"))
             return {"mlp": "quick_gelu"} if stated["model_cfg"].get("quick_gelu") is True else {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return {}
+            act, numbers = act_of(path.name), {}
     fields: dict[str, Any] = {
         k: number for k, number in numbers.items() if isinstance(number, int | float) and number > 0
     }
