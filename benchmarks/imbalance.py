@@ -117,6 +117,9 @@ class Weighted:
     def __init__(self, loss: str, counts: np.ndarray, smoothing: float) -> None:
         weighs, self.smoothing = loss in ("loss", "effective"), smoothing
         self.weights = torch.tensor(weights_of(loss, counts), dtype=torch.float32) if weighs else None
+        smooth = (1 - smoothing) * np.eye(len(counts)) + smoothing / len(counts)  # as `vitmed.training.losses`
+        drawn = torch.tensor(smooth * counts[:, None] / counts, dtype=torch.float32)
+        self.drawn = drawn if loss == "sampler" else None
         self.offset = torch.tensor(np.log(counts / counts.sum()), dtype=torch.float32) if loss == "adjust" else 0.0
 
     def count(self, targets: Tensor) -> Tensor | float:
@@ -125,6 +128,8 @@ class Weighted:
 
     def __call__(self, outputs: Tensor, targets: Tensor, images: Any) -> Tensor:
         """The share, (), of logits (n, K) in the mean."""
+        if self.drawn is not None:
+            return F.cross_entropy(outputs, self.drawn[targets], reduction="sum") / count
         logits, smoothing = outputs + self.offset, self.smoothing
         return F.cross_entropy(logits, targets, self.weights, reduction="sum", label_smoothing=smoothing) / images
 

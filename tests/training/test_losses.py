@@ -41,28 +41,32 @@ def shades(every: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def objective_of_shades(balance: str) -> Objective:
+def objective_of_shades(balance: str, smoothing: float = 0.0) -> Objective:
     """What training on `COUNTS` minimises."""
-    asked = load_config(None, {"train.balance": balance, "train.smoothing": 0.0})
+    asked = load_config(None, {"train.balance": balance, "train.smoothing": smoothing})
     samples = [Sample("", int(label), None) for label in shades(COUNTS)[1]]
     data, cpu = Images(Path(), samples, Preprocessing(16, 3, "pad", "half")), torch.device("cpu")
     return objective_of(data, 3, asked, pick_precision("fp32", cpu), cpu)
 
 
-def loss_of_shades(model: torch.nn.Module, balance: str, every: np.ndarray = COUNTS) -> Callable[[], torch.Tensor]:
+def loss_of_shades(
+    model: torch.nn.Module, balance: str, every: np.ndarray = COUNTS, smoothing: float = 0.0
+) -> Callable[[], torch.Tensor]:
     """The loss of a batch with these images, in training on `COUNTS`."""
-    objective = objective_of_shades(balance)
+    objective = objective_of_shades(balance, smoothing)
     prepared = objective.prepare(*shades(every))
     return lambda: objective.part(model, prepared)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("balance", ["none", "adjust", "loss", "sampler"])
-def test_probabilities_are_those_of_training_however_the_classes_are_balanced(balance: str) -> None:
-    """The posterior is known: of 63 black images, 60 are of class 0. A sampler gives equal classes."""
+def test_probabilities_are_those_of_training_however_the_classes_are_balanced(balance: str, smoothing: float) -> None:
+    """The posterior is known: of 63 black images, 60 are of class 0. A sampler gives equal classes. Label smoothing
+    e makes (1 - e) p + e / K of p."""
     equal = COUNTS * (2200 // COUNTS.sum(axis=0)) if balance == "sampler" else COUNTS
     torch.manual_seed(0)
     model = Shades()
-    loss = loss_of_shades(model, balance, equal)
+    loss = loss_of_shades(model, balance, equal, smoothing)
     optimiser = torch.optim.LBFGS(model.parameters(), max_iter=500, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
 
     def step() -> torch.Tensor:
@@ -73,7 +77,7 @@ def test_probabilities_are_those_of_training_however_the_classes_are_balanced(ba
 
     optimiser.step(step)
     found = model(torch.tensor([-1.0, 0.0, 1.0])[:, None, None, None].expand(3, 3, 16, 16)).softmax(dim=1)
-    truth = COUNTS / COUNTS.sum(axis=1, keepdims=True)
+    truth = (1 - smoothing) * COUNTS / COUNTS.sum(axis=1, keepdims=True) + smoothing / 3
     np.testing.assert_allclose(found.detach().numpy(), truth, atol=2e-3)
 
 

@@ -75,22 +75,33 @@ class Objective:
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """The mean cross-entropy of classes, with weights (K,) of the classes or None, and a shift (K,) of the logits."""
+    """The mean cross-entropy of classes, with weights (K,) of the classes or None, and a shift (K,) of the logits.
+
+    A sampler draws the images of class y as often as if they weighed w_y. Smoothed labels must stay the same without
+    the shift, so an image of class y counts for class k w_k / w_y times as its smoothed label says: `drawn` (K, K).
+    """
 
     weights: Tensor | None
     shift: Tensor
     smoothing: float
+    drawn: Tensor | None
 
     @classmethod
     def of(cls, images: Images, classes: int, config: Config, device: torch.device) -> Self:
         """The loss of a configuration; the class weights follow from the labels of the training images."""
         train, balanced = config.train, class_weights(images.labels, classes, device)
         shift = balanced.log() if train.balance in ("loss", "sampler") else torch.zeros_like(balanced)
-        return cls(balanced if train.balance == "loss" else None, shift, train.smoothing)
+        smoothing, drawn = train.smoothing, None
+        if train.balance == "sampler":
+            smooth = (1 - smoothing) * torch.eye(classes, device=device) + smoothing / classes
+            smoothing, drawn = 0.0, smooth * balanced / balanced[:, None]
+        return cls(balanced if train.balance == "loss" else None, shift, smoothing, drawn)
 
     def __call__(self, outputs: Tensor, targets: Tensor, images: Any) -> Tensor:
         """As in `Loss`; outputs are logits (n, K), targets (n,) int64, or (n, K) float where images are mixed."""
         logits, smoothing = outputs + self.shift, self.smoothing
+        if self.drawn is not None:
+            targets = self.drawn[targets] if targets.ndim == 1 else targets @ self.drawn
         return F.cross_entropy(logits, targets, self.weights, reduction="sum", label_smoothing=smoothing) / images
 
 
