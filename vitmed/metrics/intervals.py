@@ -310,17 +310,16 @@ def mean_gap_interval(parts: Iterable[Part], units: Units) -> tuple[float, float
     Zou & Donner, Stat. Med. 27 (2008) 1693: the distances from each value to its bounds add up like standard errors,
     here with the correlation due to images, and patients, that several of the differences count.
     """
-    value, alone, joint = 0.0, [0.0, 0.0], [np.zeros(units.count), np.zeros(units.count)]
+    value, alone, joint = 0.0, np.zeros(2), np.zeros((2, units.count))  # of the lower arms, and the upper ones
     for part in parts:
         sums, value = units.sums(part.influence), value + part.weight * part.value
-        error = float(np.linalg.norm(sums))
-        for side, arm in enumerate((part.value - part.low, part.high - part.value)):
-            if error > ROUNDING:
-                joint[side] += sums * (part.weight * arm / error)
-            else:
-                alone[side] += (part.weight * arm) ** 2
-    reach = [np.sqrt(a + float((j**2).sum())) for a, j in zip(alone, joint, strict=True)]
-    low, high = np.clip([value - reach[0], value + reach[1]], -1, 1)
+        arms = part.weight * np.array([part.value - part.low, part.high - part.value])
+        if (error := float(np.linalg.norm(sums))) > ROUNDING:
+            joint += np.outer(arms / error, sums)
+        else:
+            alone += arms**2
+    down, up = np.sqrt(alone + (joint**2).sum(axis=1))
+    low, high = np.clip([value - down, value + up], -1, 1)
     return float(low), float(high)
 
 
@@ -355,17 +354,16 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
     return a.value / b.value, bounds[0], bounds[1]
 
 
-def share_gap(first: np.ndarray, second: np.ndarray, weight: np.ndarray, units: Units) -> np.ndarray:
-    """share of `first`, (S,) bool, - weight (T,) x share of `second` among all images, and its interval: (3, T), value,
-    low, high. From the intervals of both (MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693, with the correlation of the
-    two)."""
-    a, b = share(first, None, units), share(second, None, units)
-    alike, value = sum_correlation(first - a.value, second - b.value, units), a.value - weight * b.value
-    return mover(value, a, b, 1.0, weight, alike)
+Counted = tuple[np.ndarray, np.ndarray]  # hits, and the images that are counted, (S,) bool each
 
 
-def mover(value: np.ndarray, a: Share, b: Share, gain: float, loss: np.ndarray, alike: float) -> np.ndarray:
-    """(3, T) `value`, which is gain * a - loss (T,) * b, low and high; `alike`: the correlation of the two shares."""
+def share_gap(first: Counted, second: Counted, gain: float, loss: np.ndarray, units: Units) -> np.ndarray:
+    """gain x the first share - loss (T,) x the second, and its interval: (3, T), value, low, high. From the intervals
+    of both (MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693, with the correlation due to images, and patients, that both
+    count)."""
+    a, b = share(*first, units), share(*second, units)
+    x, y = (np.where(counted, hits - of.value, 0) for (hits, counted), of in ((first, a), (second, b)))
+    alike, value = sum_correlation(x, y, units), gain * a.value - loss * b.value
     arms = (a.value - a.low, b.high - b.value), (a.high - a.value, b.value - b.low)
     squares = [(gain * x) ** 2 + (loss * y) ** 2 - 2 * alike * gain * x * loss * y for x, y in arms]
     down, up = (np.sqrt(np.maximum(0.0, square)) for square in squares)

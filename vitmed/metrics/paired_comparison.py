@@ -261,9 +261,10 @@ def tango(plus: float, minus: float, n: float, z: float) -> tuple[float, float]:
     return end(-1), end(1)
 
 
-def gap_estimate(gap: float, reach: Reach, test: ComparisonTest, limit: float = 1.0) -> Estimate:
-    """A difference with its interval, within -limit..limit, which few images may exceed; none where it is unknown."""
-    low, high = np.clip(gap + np.array([-1, 1]) * reach, -limit, limit)
+def gap_estimate(gap: float, reach: Reach, test: ComparisonTest, limit: float = 1.0, same: bool = False) -> Estimate:
+    """A difference with its interval, within -limit..limit, which few images may exceed; none where it is unknown, or no
+    image shows how much the difference varies, unless both are the `same`."""
+    low, high = np.clip(gap + np.array([-1, 1]) * reach, -limit, limit) if same or np.all(reach > 0) else NONE
     return estimate(gap, float(low), float(high), f"mover-{test.method}" if np.ndim(reach) else test.method)
 
 
@@ -284,7 +285,7 @@ def seed_gap(values: Sequence[np.ndarray], moved: Sequence[np.ndarray]) -> Class
     variance = sum(part.variance for part in parts)
     share = sum(part.variance**2 / part.degrees for part in parts)
     reach, test = tested(gap, Spread(variance, variance**2 / share if share > 0 else INFINITE), "seeds")
-    return ClassDifference(**dict(gap_estimate(gap, reach, test, np.inf)), p=test.p)
+    return ClassDifference(**dict(gap_estimate(gap, reach, test, np.inf, same=True)), p=test.p)
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:

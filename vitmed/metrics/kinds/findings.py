@@ -13,10 +13,10 @@ import numpy as np
 from vitmed.core.base_models import NO_FINDING, UNKNOWN, Kind
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.metrics.areas import Area
-from vitmed.metrics.estimates import FEWEST, Estimate, Numbers, estimate, of_share, sample_size
+from vitmed.metrics.estimates import FEWEST, Estimate, Numbers, Sample, estimate, of_share
 from vitmed.metrics.intervals import NONE, Part, mean_interval, rates_of, ratio, share
 from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
-from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
+from vitmed.metrics.kinds.prepared import Gap, Prepared, ShareGaps, below_chance
 from vitmed.metrics.metric_table import AREAS, FINDING_METRICS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, gap_estimate, share_difference
 from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, softmax
@@ -308,12 +308,12 @@ class PreparedFindings(Prepared):
             areas[f"{name}_micro"] = Area(area.value, influence)
         return areas
 
-    def sample(self) -> Samples:
-        return sample_size(share(self.right, self.read, self.units)), [finding.class_shares[1] for finding in self.each]
-
     def details(self) -> dict[str, Any]:
-        names = self.predictions.classes
-        return {"per_class": {c: two.numbers.per_class[c] for c, two in zip(names, self.each, strict=True)}}
+        right, names = share(self.right, self.read, self.units), self.predictions.classes
+        return {
+            "sample": Sample.of(self.units, self.patients, right, [finding.class_shares[1] for finding in self.each]),
+            "per_class": {c: two.numbers.per_class[c] for c, two in zip(names, self.each, strict=True)},
+        }
 
     @cached_property
     def overall(self) -> dict[str, Estimate]:
@@ -418,8 +418,8 @@ class PreparedFindings(Prepared):
         gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
         for finding, first, second in zip(self.predictions.classes, self.each, other.each, strict=True):
             for name, (reach, test) in first.area_gaps(second).items():
-                shown = np.all(reach > 0) or first.predictions.same_as(second.predictions)
-                difference = gap_estimate(first.point[name] - second.point[name], reach if shown else np.nan, test)
+                same = first.predictions.same_as(second.predictions)
+                difference = gap_estimate(first.point[name] - second.point[name], reach, test, same=same)
                 gap = ClassDifference(**dict(difference), p=test.p)
                 known = min(first.holders) >= FEWEST
                 gaps[name][finding] = gap if known else gap.model_copy(update=dict.fromkeys(("low", "high", "p")))

@@ -4,7 +4,7 @@ of an epoch, the numbers `without` some patients, `evaluate` with intervals, and
 Letters: S images, G units, N sums.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.text import counted, counted_doing
 from vitmed.metrics.areas import Area
 from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, FEWEST, Estimate, Numbers, Sample, SampleSize, estimate
+from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, FEWEST, Estimate, Numbers, estimate
 from vitmed.metrics.intervals import LEVEL, Share, Units, jackknife_spread
 from vitmed.metrics.metric_table import PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, ComparisonTest, PairedComparison, gap_estimate, tested
@@ -24,7 +24,6 @@ Gap = tuple[float | np.ndarray, ComparisonTest]  # how far an interval of a diff
 ShareGaps = dict[str, tuple[Share, ComparisonTest]]  # of proportions, or means of them
 FEW_POSITIVE = 10  # fewer images of a class hardly show how common it is
 BY_PREVALENCE = "PPV, F1, MCC, kappa and average precision"  # numbers that depend on how common a class is
-Samples = tuple[SampleSize, Sequence[Mapping[str, Share]]]  # behind the accuracy, and the `class_shares` of each class
 
 
 def check_finite(values: np.ndarray, what: str = "score that is not a finite number") -> None:
@@ -62,7 +61,9 @@ class Prepared:
         self.predictions, self.labels = predictions, known_labels(predictions)
         self.boot, self.resamples = Bootstrap.of(predictions, resamples), resamples
         self.units = self.boot.units
-        self.unit = "image" if predictions.groups is None else "patient"
+        self.unit, self.patients = "image", None
+        if predictions.groups is not None:
+            self.unit, self.patients = "patient", self.units.count
 
     @property
     def summands(self) -> np.ndarray:
@@ -115,11 +116,7 @@ class Prepared:
         raise NotImplementedError
 
     def details(self) -> dict[str, Any]:
-        """The fields of `Numbers` that not every kind of label has."""
-        return {}
-
-    def sample(self) -> Samples:
-        """The sample behind the accuracy, or what takes its place; and the `class_shares` of each class or finding."""
+        """The `sample` behind the accuracy, or what takes its place; and fields that not every kind of label has."""
         raise NotImplementedError
 
     def parts(self, name: str, entry: Estimate) -> list[str]:
@@ -191,24 +188,20 @@ class Prepared:
         Raises:
             DataError: the predictions have no labels, or a score that is no finite number.
         """
-        prepared = cls(predictions, resamples)
-        prepared.check()
-        return prepared.numbers
+        return cls(predictions, resamples).numbers
 
     @cached_property
     def numbers(self) -> Numbers:
         """What `evaluate` returns."""
-        predictions = self.predictions
-        patients = None if predictions.groups is None else self.units.count
+        self.check()
         numbers = Numbers(
-            n=len(predictions),
-            n_groups=patients,
-            resampling="by image" if patients is None else "by patient",
+            n=len(self.predictions),
+            n_groups=self.patients,
+            resampling=f"by {self.unit}",
             resamples=self.resamples,
             level=LEVEL,
-            classes=list(predictions.classes),
+            classes=list(self.predictions.classes),
             overall=self.overall,
-            sample=Sample.of(self.units, patients, *self.sample()),
             **{"positive_class": None, "per_class": {}, "confusion_matrix": []} | self.details(),
         )
         each = {f"{kind} of {c}": rates[kind] for c, rates in numbers.per_class.items() for kind in PER_CLASS}
@@ -251,8 +244,6 @@ class Prepared:
                 low, high = (0.0, 0.0) if same else (share.low, share.high)
                 difference[name] = estimate(share.value, low, high, share.method)
             elif name in gaps:
-                reach, test = gaps[name]  # 0 where no image shows how much the difference varies
-                limit = np.inf if name in cls.unbounded else 1.0
-                difference[name] = gap_estimate(value, reach if same or np.all(reach > 0) else np.nan, test, limit)
+                difference[name] = gap_estimate(value, *gaps[name], np.inf if name in cls.unbounded else 1.0, same)
         tests = {name: test for name, (_, test) in (gaps | shares).items() if name in cls.tested}
         return PairedComparison(overall=theirs, difference=difference, tests={name: tests[name] for name in cls.tested})
