@@ -220,7 +220,7 @@ VERBS = {
     ),
     "tune": Verb(
         "Search for better settings on validation; train the winner once more, and test that once.",
-        lambda result: terminal.in_folder(result, result.to_dict()),
+        lambda result: terminal.in_folder(result, result.study.to_dict()),
         terminal.print_tune,
     ),
     "runs": Verb(
@@ -408,14 +408,14 @@ def predict(
 
         write_bytes(plot, prediction_picture(result, preprocessing_of(saved, options.get("frame"), window)))
         say(f"picture: {plot}")
-    terminal.refuse_unread(len(result), len(result.errors), result.errors)
+    terminal.refuse_unread(len(result), result.errors)
 
 
 def _write_predictions(run: Callable[..., Any], as_json: bool, options: dict[str, Any]) -> None:
     result = run(**options)
     if as_json:
         terminal.print_json({"file": str(result.file), "images": result.read, "unreadable": len(result.errors)})
-    terminal.refuse_unread(result.read, len(result.errors), result.errors)
+    terminal.refuse_unread(result.read, result.errors)
 
 
 def merge(as_json: AsJson = False, **options: Any) -> None:
@@ -430,7 +430,7 @@ def explain(as_json: AsJson = False, **options: Any) -> None:
     result = vitmed.explain(**options)
     if as_json:
         terminal.print_json(terminal.in_folder(result, json.loads((result.folder / NUMBERS).read_text("utf-8"))))
-    terminal.refuse_unread(len(result.predictions), len(result.predictions.errors), result.predictions.errors)
+    terminal.refuse_unread(len(result.predictions), result.predictions.errors)
 
 
 def serve(**options: Any) -> None:

@@ -262,8 +262,8 @@ def tango(plus: float, minus: float, n: float, z: float) -> tuple[float, float]:
 
 
 def gap_estimate(gap: float, reach: Reach, test: ComparisonTest, limit: float = 1.0, same: bool = False) -> Estimate:
-    """A difference with its interval, within -limit..limit, which few images may exceed; none where it is unknown, or no
-    image shows how much the difference varies, unless both are the `same`."""
+    """A difference with its interval, within -limit..limit, which few images may exceed; none where it is unknown, or
+    no image shows how much the difference varies, unless both are the `same`."""
     low, high = np.clip(gap + np.array([-1, 1]) * reach, -limit, limit) if same or np.all(reach > 0) else NONE
     return estimate(gap, float(low), float(high), f"mover-{test.method}" if np.ndim(reach) else test.method)
 

@@ -36,12 +36,10 @@ class FindingPredictions(Predictions):
     UNLABELLED: ClassVar[str] = "give a table with the findings of each image"
     LABEL_COLUMN: ClassVar[tuple[str, str]] = f"{LABEL}<finding>", "give 1 or 0 where a finding is known"
     LOGS: ClassVar[str] = "log odds"
+    CALLS: ClassVar[str] = f"the findings that are called, between them '{BETWEEN}'; or '{NO_FINDING}'"
     FIRST: ClassVar[tuple[str, ...]] = ("path", "group", "prediction")
     DECIDING: ClassVar[dict[str, Any]] = {"thresholds": ()}
     EXCLUSIVE: ClassVar[bool] = False
-
-    def middle_of(self, decided: Sequence[np.ndarray], margins: np.ndarray) -> np.ndarray:
-        return np.asarray(np.sum(decided, axis=0) - len(decided) / 2 + margins / 4 >= 0)
 
     @cached_property
     def margins(self) -> np.ndarray:
@@ -140,7 +138,6 @@ class FindingPredictions(Predictions):
         return np.log(np.maximum(chances, LEAST)) - np.log(np.maximum(1 - chances, LEAST))
 
     def _calls(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
-        """The findings that the column `prediction` names, (S, F) bool, and where it names only such, (S,) bool."""
         place, calls = {name: f for f, name in enumerate(self.classes)}, np.zeros(self.logits.shape, bool)
         valid = np.ones(len(self), bool)
         for i, cell in enumerate(table.cells("prediction")):
@@ -148,15 +145,6 @@ class FindingPredictions(Predictions):
             valid[i] = set(names) <= set(place)
             calls[i, [place[name] for name in names if name in place]] = True
         return calls, valid
-
-    def _decided_in(self, table: Table) -> np.ndarray:
-        return self._calls(table)[0]
-
-    def _decided(self, table: Table) -> np.ndarray:
-        calls, valid = self._calls(table)
-        expected = f"the findings that are called, between them '{BETWEEN}'; or '{NO_FINDING}'"
-        table.check(["prediction"], valid[:, None], expected)
-        return calls
 
     def _edited(self, table: Table) -> np.ndarray:
         if self.decided is not None:
