@@ -47,6 +47,16 @@ class Units:
         """(G,) sums of the values (S,) over each unit."""
         return np.bincount(self.index, values, minlength=self.count)
 
+    def moments(
+        self, values: np.ndarray, counted: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Number, sum and sum of squares, (H,) each, of the values (S,) that are counted, (S,) bool, or of all, over
+        each of the H units that have any."""
+        counted = np.ones(len(values), bool) if counted is None else counted
+        sizes, kept = self.sums(counted), np.where(counted, values, 0.0)
+        some = sizes > 0
+        return sizes[some], self.sums(kept)[some], self.sums(kept**2)[some]
+
     @cached_property
     def uneven(self) -> bool:
         """Whether a few units hold so many images that a variance between units is hardly known: `uneven`."""
@@ -73,7 +83,8 @@ class Units:
 
     def degrees(self, values: np.ndarray) -> float:
         """Degrees of freedom of the variance of a sum of the values (S,) between units, which are at least 2."""
-        return degrees_between(self.sums(np.ones(len(values))), self.sums(values), self.sums(values**2))
+        sizes, sums, squares = self.moments(values)
+        return satterthwaite(sizes, correlation(sizes, sums, squares))
 
 
 @dataclass(frozen=True)
@@ -112,16 +123,12 @@ def share(hits: np.ndarray, counted: np.ndarray | None, units: Units) -> Share:
     if not units.clustered:
         low, high = wilson(value, n, quantile()) if n > 1 else NONE
         return Share(value, low, high, "wilson", n, n, effective_n=float(n))
-    by_unit = list[tuple[np.ndarray, np.ndarray]]()  # of each unit that has any: images, and hits among them
-    for images in (counted, ~counted):
-        sizes, hit = units.sums(images.astype(np.float64)), units.sums((hits & images).astype(np.float64))
-        by_unit.append((sizes[sizes > 0], hit[sizes > 0]))
-    (sizes, hit), others = by_unit
+    (sizes, hit, _), (beside, others, _) = (units.moments(hits, images) for images in (counted, ~counted))
     if len(sizes) < 2:
         return Share(value, *NONE, "wilson-cluster", n, len(sizes))
     likeness = LIKENESS
-    if len(others[0]) > 1 and (most := assumed_effect(others[0], 1.0)) > 1:
-        likeness = min(1.0, max(LIKENESS, (_design_effect(*others, LIKENESS) - 1) / (most - 1)))
+    if len(beside) > 1 and (most := assumed_effect(beside, 1.0)) > 1:
+        likeness = min(1.0, max(LIKENESS, (_design_effect(beside, others, LIKENESS) - 1) / (most - 1)))
     effect, degrees = _design_effect(sizes, hit, likeness), satterthwaite(sizes, likeness)
     seen = max(FEWEST_DEGREES, kurtosis_degrees(hit - value * sizes)) if 0 < value < 1 else INFINITE
     low, high = wilson(value, n / max(1.0, effect), quantile(min(degrees, seen)))
@@ -396,13 +403,6 @@ def spread(influence: np.ndarray, units: Units) -> Spread:
     if units.uneven:
         variance = n / (n - 1) * float(squares.sum()) * uneven_effect(units.sums(np.ones(n)), sums, squares)
     return Spread(variance, units.degrees(influence) if units.clustered else INFINITE)
-
-
-def degrees_between(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> float:
-    """Degrees of freedom of the variance of a sum of values between units, from (G,) each, as in `correlation`."""
-    some = sizes > 0
-    sizes, sums, squares = sizes[some], sums[some], squares[some]
-    return satterthwaite(sizes, correlation(sizes, sums, squares))
 
 
 def influence_spread(influence: np.ndarray, units: Units) -> Spread:

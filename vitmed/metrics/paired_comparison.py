@@ -210,14 +210,12 @@ def share_difference(
     d = np.where(counted, first.astype(np.float64) - second, 0.0)
     n, plus, minus = float(counted.sum()), float((d > 0).sum()), float((d < 0).sum())
     value, effect, degrees = (plus - minus) / n if n else float("nan"), 1.0, INFINITE
-    sizes = units.sums(counted.astype(np.float64))
-    some = sizes > 0
+    sizes, sums, squares = units.moments(d, counted)
     method = "mcnemar-cluster" if units.clustered else "mcnemar"
     test = ComparisonTest(only_first=int(plus), only_second=int(minus), statistic=None, p=None, method=method)
-    if some.sum() < 2:
-        return Share(value, *NONE, "tango", int(n), int(some.sum())), test
+    if len(sizes) < 2:
+        return Share(value, *NONE, "tango", int(n), len(sizes)), test
     if units.clustered:
-        sizes, sums, squares = sizes[some], units.sums(d)[some], units.sums(d**2)[some]
         alone = (plus + minus) / n - value**2
         variance = float(((sums - value * sizes) ** 2 / (1 - sizes / n)).sum()) / n
         effects = [variance / alone if alone > 0 else float("nan")]

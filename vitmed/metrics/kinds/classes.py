@@ -158,8 +158,7 @@ class PreparedPredictions(Prepared):
 
     def _flawless(self, images: np.ndarray) -> tuple[float, float]:
         """The interval of a number within 0..1 that is 1, if it varies no more than a proportion of these images."""
-        sizes = self.units.sums(images.astype(np.float64))
-        sizes = sizes[sizes > 0]
+        sizes, _, _ = self.units.moments(images, images)
         effective = sizes.sum() / intervals.assumed_effect(sizes, intervals.LIKENESS)
         low, _ = intervals.wilson(1.0, effective, intervals.quantile(self.degrees))
         return low, 1.0

@@ -309,7 +309,7 @@ class PreparedNumbers(Prepared):
         units, error = self.units, np.abs(self.error)
         n, icc, effect = len(error), np.nan, np.nan
         if units.clustered and units.count > 1 and error.std() > 0:
-            icc = intervals.correlation(units.sums(np.ones(n)), units.sums(error), units.sums(error**2))
+            icc = intervals.correlation(*units.moments(error))
             effect = intervals.spread((error - error.mean()) / n, units).variance / (float(error.var(ddof=1)) / n)
         effective = n / float(np.fmax(1.0, effect)) if n else np.nan
         behind = intervals.Share(np.nan, *intervals.NONE, "", n, units.count, icc, effect, effective)
