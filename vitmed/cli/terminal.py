@@ -102,6 +102,10 @@ def train_json(result: Any) -> dict[str, Any]:
     return {"run": str(result.folder), "val": val, "test": test}
 
 
+def written_json(result: Any) -> dict[str, Any]:
+    return {"file": str(result.file), "images": result.read, "unreadable": len(result.errors)}
+
+
 def in_folder(result: Any, content: dict[str, Any]) -> dict[str, Any]:
     return {"folder": str(result.folder), **content}
 
