@@ -17,7 +17,7 @@ from vitmed.metrics import intervals
 from vitmed.metrics.areas import Area, area_interval, class_areas
 from vitmed.metrics.estimates import FEWEST, ClassNumbers, Estimate, Numbers, Sample, estimate, of_share, of_shares
 from vitmed.metrics.intervals import NONE, Part, Share, Units, ratio
-from vitmed.metrics.kinds.prepared import Gap, Prepared, ShareGaps, below_chance
+from vitmed.metrics.kinds.prepared import AreaGap, Gap, Prepared, below_chance
 from vitmed.metrics.metric_table import AREAS, METRICS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, gap_estimate, share_difference
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
@@ -300,9 +300,9 @@ class PreparedPredictions(Prepared):
         return self.units.degrees((self.labels == self.predicted) * 1.0) if self.units.count > 1 else 1.0
 
     def gaps(self, other: "PreparedPredictions") -> dict[str, Gap]:
-        return super().gaps(other) | self.area_gaps(other)
+        return super().gaps(other) | self.area_gaps(other) | self.share_gaps(other)
 
-    def area_gaps(self, other: "PreparedPredictions") -> dict[str, Gap]:
+    def area_gaps(self, other: "PreparedPredictions") -> dict[str, AreaGap]:
         """How the areas of all classes together differ."""
         kinds = None if self.positive is None else self.labels == self.positive
         (auroc, precision), (other_auroc, other_precision) = (m.overall_areas.values() for m in (self, other))
@@ -313,7 +313,8 @@ class PreparedPredictions(Prepared):
             "average_precision": area_gap(both[0], both[1], ends["average_precision"], None, self.units),
         }
 
-    def share_gaps(self, other: "PreparedPredictions") -> ShareGaps:
+    def share_gaps(self, other: "PreparedPredictions") -> dict[str, Gap]:
+        """How the proportions of two models, and means of them, differ."""
         labels, present = self.labels, np.flatnonzero(self.support)
         mine, yours = labels == self.predicted, labels == other.predicted
         accuracy, test = share_difference(mine, yours, np.ones(len(labels), bool), self.units)

@@ -16,7 +16,7 @@ from vitmed.metrics.areas import Area
 from vitmed.metrics.estimates import FEWEST, Estimate, Numbers, Sample, estimate, of_share
 from vitmed.metrics.intervals import NONE, Part, mean_interval, rates_of, ratio, share
 from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
-from vitmed.metrics.kinds.prepared import Gap, Prepared, ShareGaps, below_chance
+from vitmed.metrics.kinds.prepared import Gap, Prepared, below_chance
 from vitmed.metrics.metric_table import AREAS, FINDING_METRICS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, gap_estimate, share_difference
 from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, softmax
@@ -389,11 +389,9 @@ class PreparedFindings(Prepared):
         notes += self.few_notes(numbers, holders, "finding")
         return [*notes, *below_chance(numbers, "findings")]
 
-    def share_gaps(self, other: "PreparedFindings") -> ShareGaps:
-        return {"subset_accuracy": share_difference(self.right, other.right, self.read, self.units)}
-
     def gaps(self, other: "PreparedFindings") -> dict[str, Gap]:
         gaps = super().gaps(other)
+        gaps["subset_accuracy"] = share_difference(self.right, other.right, self.read, self.units)
         for name in AREAS:
             for key, mine, yours in ((name, self, other), (f"{name}_micro", self.cells, other.cells)):
                 ends = self.overall[key], other.overall[key]

@@ -20,8 +20,8 @@ from vitmed.metrics.metric_table import PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, ComparisonTest, PairedComparison, gap_estimate, tested
 from vitmed.metrics.predictions import known_labels
 
-Gap = tuple[float | np.ndarray, ComparisonTest]  # how far an interval of a difference reaches, and the test
-ShareGaps = dict[str, tuple[Share, ComparisonTest]]  # of proportions, or means of them
+AreaGap = tuple[float | np.ndarray, ComparisonTest]  # how far the interval of a difference reaches, and the test
+Gap = AreaGap | tuple[Share, ComparisonTest]  # or the difference of proportions, or of means of them
 FEW_POSITIVE = 10  # fewer images of a class hardly show how common it is
 BY_PREVALENCE = "PPV, F1, MCC, kappa and average precision"  # numbers that depend on how common a class is
 
@@ -157,14 +157,9 @@ class Prepared:
             notes.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
         return notes
 
-    def share_gaps(self, other: Any) -> ShareGaps:
-        """How the proportions of two models, or means of them, differ."""
-        return {}
-
     def gaps(self, other: Any) -> dict[str, Gap]:
-        """How the areas, and the numbers of `of_sums`, of two models differ. For the latter: the jackknife, leaving out
-        each patient in turn, with Student's t; NaN where a number is undefined for either model, or without one of
-        the patients."""
+        """How each number of two models differs. Of `of_sums`, by default: the jackknife, leaving out each patient in
+        turn, with Student's t; NaN where a number is undefined for either model, or without one of the patients."""
         mine, yours = (model.without(self.units) for model in (self, other))
         spreads = {name: jackknife_spread(mine[name] - yours[name]) for name in mine}
         return {name: tested(self.point[name] - other.point[name], of, "jackknife") for name, of in spreads.items()}
@@ -234,16 +229,16 @@ class Prepared:
         first.check()
         second.check()
         ours, theirs, same = first.overall, second.overall, predictions.same_as(other)
-        gaps, shares = first.gaps(second), first.share_gaps(second)
-        difference: dict[str, Estimate] = {}
+        gaps, difference = first.gaps(second), dict[str, Estimate]()
         for name in (name for name in cls.metrics if name in ours and name in theirs):
             mine, yours = ours[name].value, theirs[name].value
             value = np.nan if mine is None or yours is None else mine - yours
-            if name in shares:
-                share, _ = shares[name]
-                low, high = (0.0, 0.0) if same else (share.low, share.high)
-                difference[name] = estimate(share.value, low, high, share.method)
-            elif name in gaps:
-                difference[name] = gap_estimate(value, *gaps[name], np.inf if name in cls.unbounded else 1.0, same)
-        tests = {name: test for name, (_, test) in (gaps | shares).items() if name in cls.tested}
-        return PairedComparison(overall=theirs, difference=difference, tests={name: tests[name] for name in cls.tested})
+            gap, test = gaps[name]
+            if isinstance(gap, Share):
+                low, high = (0.0, 0.0) if same else (gap.low, gap.high)
+                difference[name] = estimate(gap.value, low, high, gap.method)
+            else:
+                limit = np.inf if name in cls.unbounded else 1.0
+                difference[name] = gap_estimate(value, gap, test, limit, same)
+        tests = {name: gaps[name][1] for name in cls.tested}
+        return PairedComparison(overall=theirs, difference=difference, tests=tests)
