@@ -44,7 +44,9 @@ class Units:
         return order, np.searchsorted(self.index[order], np.arange(self.count))
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """(G,) sums of the values (S,) over each unit."""
+        """(G,) or (G, F) sums of the values, (S,) or (S, F), over each unit."""
+        if values.ndim == 2:
+            return np.stack([self.sums(column) for column in values.T], axis=1)
         return np.bincount(self.index, values, minlength=self.count)
 
     def moments(

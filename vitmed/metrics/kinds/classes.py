@@ -62,7 +62,7 @@ class PreparedPredictions(Prepared):
         """(G, C + 2): images in each cell of the confusion matrix that is in use, and the sums of the losses."""
         size = (units.count, len(self.cells))
         held = np.bincount(units.index * size[1] + self.cell, minlength=size[0] * size[1]).reshape(size)
-        return np.column_stack([held, *(units.sums(loss) for loss in self.losses.T)])
+        return np.column_stack([held, units.sums(self.losses)])
 
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
         shape, sums, k = sums.shape[:-1], sums.reshape(-1, sums.shape[-1]), self.size

@@ -81,7 +81,7 @@ class Prepared:
 
     def summed(self, units: Units) -> np.ndarray:
         """(G, N) the sums over the images of each unit."""
-        return np.stack([units.sums(column) for column in self.summands.T], axis=1)
+        return units.sums(self.summands)
 
     @cached_property
     def whole(self) -> np.ndarray:
