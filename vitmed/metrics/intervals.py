@@ -55,9 +55,10 @@ class Units:
         """Number, sum and sum of squares, (H,) each, of the values (S,) that are counted, (S,) bool, or of all, over
         each of the H units that have any."""
         counted = np.ones(len(values), bool) if counted is None else counted
-        sizes, kept = self.sums(counted), np.where(counted, values, 0.0)
-        some = sizes > 0
-        return sizes[some], self.sums(kept)[some], self.sums(kept**2)[some]
+        sizes, kept = self.sums(counted.astype(np.float64)), (values * counted).astype(np.float64)
+        some, sums = sizes > 0, self.sums(kept)
+        squares = sums if values.dtype == bool else self.sums(kept**2)  # to square bools takes as long as all the rest
+        return sizes[some], sums[some], squares[some]
 
     @cached_property
     def uneven(self) -> bool:
