@@ -202,7 +202,9 @@ def numbers(p: Predictions) -> dict[str, Estimate]:
         found["ppv_elsewhere"] = estimate(value, low, high, "mover")
         acted = p.probabilities[:, 1] >= ACTING
         weights = np.array([ACTING / (1 - ACTING)])
-        ((value,), (low,), (high,)) = share_gap(acted & truth, acted & ~truth, weights, units)  # as `decision_curve`
+        every = np.ones_like(truth)
+        net = share_gap((acted & truth, every), (acted & ~truth, every), 1.0, weights, units)  # as `decision_curve`
+        ((value,), (low,), (high,)) = net
         found["net_benefit"] = estimate(value, low, high, "mover")
         area = evaluation.areas[1][0]
         error = area_spread(area.influence, truth, Units(np.arange(len(p)))).variance ** 0.5

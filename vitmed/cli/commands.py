@@ -177,12 +177,14 @@ class Verb(NamedTuple):
         content: the result as JSON, by default its `to_dict`.
         show: prints it otherwise, where messages do not say it all.
         function: in `vitmed.commands`; default: that of `vitmed` with the name of the command.
+        unread: the images that were read, and path and problem of the others, which end the command with an error.
     """
 
     help: str
     content: Callable[[Any], dict[str, Any]] = lambda result: result.to_dict()
     show: Callable[[Any], None] = lambda result: None
     function: str = ""
+    unread: Callable[[Any], tuple[int, Sequence[tuple[str, str]]]] = lambda result: (0, ())
 
 
 VERBS = {
@@ -220,7 +222,7 @@ VERBS = {
     ),
     "tune": Verb(
         "Search for better settings on validation; train the winner once more, and test that once.",
-        lambda result: terminal.in_folder(result, result.to_dict()),
+        lambda result: terminal.in_folder(result, result.study.to_dict()),
         terminal.print_tune,
     ),
     "runs": Verb(
@@ -250,6 +252,16 @@ VERBS = {
     "export": Verb(
         "Write a model as a file or folder that other programs run, if it decides as the checkpoint does.",
         lambda result: {"file": str(result.file), "bytes": result.size, "gate": result.gate.to_dict()},
+    ),
+    "explain": Verb(
+        "Draw where the network looked, and report what the test of such maps found.",
+        lambda result: terminal.in_folder(result, json.loads((result.folder / "explain.json").read_text("utf-8"))),
+        unread=lambda result: (len(result.predictions), result.predictions.errors),
+    ),
+    "merge": Verb(
+        "Join the parts of vitmed predict --output to one table, and check that every image is there once.",
+        terminal.written_json,
+        unread=lambda result: (result.read, result.errors),
     ),
     "bundle": Verb(
         "Write a model, its programs and their licences as one archive, for a machine without a network.",
@@ -303,7 +315,8 @@ def calling(function: str, verb: Verb) -> Callable[..., None]:
     def run(as_json: AsJson = False, **options: Any) -> None:
         module, _, name = function.rpartition(".")
         of = import_module(f"vitmed.commands.{module}") if module else vitmed
-        terminal.answer(getattr(of, name), options, as_json, verb.content, verb.show)
+        result = terminal.answer(getattr(of, name), options, as_json, verb.content, verb.show)
+        terminal.refuse_unread(*verb.unread(result))
 
     run.__doc__ = verb.help
     return run
@@ -382,7 +395,8 @@ def predict(
             raise excluded("table or parts")
         if top_k is not None or force:
             raise excluded("classes of parts")
-        _write_predictions(vitmed.predict_shard, as_json, options)
+        written = terminal.answer(vitmed.predict_shard, options, as_json, terminal.written_json)
+        terminal.refuse_unread(written.read, written.errors)
         return
     if force and csv is None and plot is None:
         raise excluded("force")
@@ -408,29 +422,7 @@ def predict(
 
         write_bytes(plot, prediction_picture(result, preprocessing_of(saved, options.get("frame"), window)))
         say(f"picture: {plot}")
-    terminal.refuse_unread(len(result), len(result.errors), result.errors)
-
-
-def _write_predictions(run: Callable[..., Any], as_json: bool, options: dict[str, Any]) -> None:
-    result = run(**options)
-    if as_json:
-        terminal.print_json({"file": str(result.file), "images": result.read, "unreadable": len(result.errors)})
-    terminal.refuse_unread(result.read, len(result.errors), result.errors)
-
-
-def merge(as_json: AsJson = False, **options: Any) -> None:
-    """Join the parts of vitmed predict --output to one table, and check that every image is there once."""
-    _write_predictions(vitmed.merge, as_json, options)
-
-
-def explain(as_json: AsJson = False, **options: Any) -> None:
-    """Draw where the network looked, and report what the test of such maps found."""
-    from vitmed.commands.explain import NUMBERS
-
-    result = vitmed.explain(**options)
-    if as_json:
-        terminal.print_json(terminal.in_folder(result, json.loads((result.folder / NUMBERS).read_text("utf-8"))))
-    terminal.refuse_unread(len(result.predictions), len(result.predictions.errors), result.predictions.errors)
+    terminal.refuse_unread(len(result), result.errors)
 
 
 def serve(**options: Any) -> None:
@@ -443,8 +435,8 @@ def summary(**options: Any) -> None:
     typer.echo(vitmed.summary(**options))
 
 
-APPS = {run.__name__: command(run) for run in (train, check, explain, serve, summary)}
-APPS |= {"merge": command(merge), "predict": command(predict, "predict_shard"), "data": data, "weights": weights}
+APPS = {run.__name__: command(run) for run in (train, check, serve, summary)}
+APPS |= {"predict": command(predict, "predict_shard"), "data": data, "weights": weights}
 for name, verb in VERBS.items():
     function = verb.function or name.replace("-", "_")
     APPS[name] = command(calling(function, verb), function)

@@ -258,21 +258,14 @@ class Stream(io.TextIOBase):
 
     def __init__(self, stream: TextIO):
         self.stream, self.used, self.broken = stream, False, None  # type: tuple[TextIO, bool, OSError | None]
+        self.isatty, self.fileno = stream.isatty, stream.fileno  # type: ignore[method-assign]
+        self.writable = stream.writable  # type: ignore[method-assign]
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
         return self.stream.encoding
-
-    def isatty(self) -> bool:
-        return self.stream.isatty()
-
-    def fileno(self) -> int:
-        return self.stream.fileno()
-
-    def writable(self) -> bool:
-        return True
 
     def write(self, text: str) -> int:
         self.used = True

@@ -102,18 +102,22 @@ def train_json(result: Any) -> dict[str, Any]:
     return {"run": str(result.folder), "val": val, "test": test}
 
 
+def written_json(result: Any) -> dict[str, Any]:
+    return {"file": str(result.file), "images": result.read, "unreadable": len(result.errors)}
+
+
 def in_folder(result: Any, content: dict[str, Any]) -> dict[str, Any]:
     return {"folder": str(result.folder), **content}
 
 
-def refuse_unread(read: int, unread: int, errors: Sequence[tuple[str, str]]) -> None:
+def refuse_unread(read: int, errors: Sequence[tuple[str, str]]) -> None:
     """Raises DataError if images could not be read, with the first twenty, and a cause that several share once."""
-    if unread:
+    if errors:
         causes = grouped((text.replace(path, "\0", 1), path) for path, text in errors[:20])
         lines = [cause.replace("\0", ",\n".join(paths), 1) for cause, paths in causes.items()]
         problems = "\n".join(lines) + f"\n... and {len(errors) - 20:,} more" * (len(errors) > 20)
-        problem = f"{unread:,} of {counted(read + unread, 'image')} could not be read"
-        raise DataError(f"{problem}:\n{problems}" if errors else problem)
+        of = counted(read + len(errors), "image")
+        raise DataError(f"{len(errors):,} of {of} could not be read:\n{problems}")
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -280,8 +280,8 @@ def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bo
         return NOTHING
     low, high, value = None, None, float(weights[0])
     if boot.units.count >= 2:
-        bread, scores = np.linalg.inv(curvature), boot.per_unit(x * (events - p)[:, None])  # (F, F), (G, F)
-        curves = boot.per_unit((x[:, :, None] * x[:, None] * (p * (1 - p))[:, None, None]).reshape(len(x), -1))
+        bread, scores = np.linalg.inv(curvature), boot.units.sums(x * (events - p)[:, None])  # (F, F), (G, F)
+        curves = boot.units.sums((x[:, :, None] * x[:, None] * (p * (1 - p))[:, None, None]).reshape(len(x), -1))
         rest = np.eye(len(bread)) - curves.reshape(-1, *bread.shape) @ bread  # (G, F, F)
         try:
             pulls = np.linalg.solve(rest, scores[:, :, None])[:, :, 0] @ bread[0]  # (G,)

@@ -68,24 +68,22 @@ def area_spread(influence: np.ndarray, positive: np.ndarray, units: Units) -> Sp
     Satterthwaite's, for positive and negative images apart or for patients, whichever are fewer. Patients of whom a few
     hold most images: as `intervals.spread`.
     """
-    up, down = np.where(positive, influence, 0), np.where(positive, 0, influence)
-    sizes = units.sums(positive.astype(np.float64)), units.sums((~positive).astype(np.float64))
-    with_up, with_down = (int((size > 0).sum()) for size in sizes)
-    if min(with_up, with_down) < 2:
-        return Spread(*NONE)
+    parts = list[Spread]()  # of the positive images, and of the negative ones
+    for kind in (positive, ~positive):
+        sizes, sums, squares = units.moments(influence, kind)
+        if (g := len(sizes)) < 2:
+            return Spread(*NONE)
+        degrees = intervals.satterthwaite(sizes, intervals.correlation(sizes, sums, squares))
+        parts.append(Spread(g / (g - 1) * float((sums**2).sum()), degrees))
     if units.uneven:
         return intervals.spread(influence, units)
-    sums = units.sums(up), units.sums(down)
-    parts = [float(g / (g - 1) * (s**2).sum()) for s, g in zip(sums, (with_up, with_down), strict=True)]
-    total = sum(parts)
+    total = sum(part.variance for part in parts)
     if not units.clustered:
         return Spread(total, INFINITE)
-    both = 2 * units.count / (units.count - 1) * float((sums[0] * sums[1]).sum())
-    squares = units.sums(up**2), units.sums(down**2)
-    freedoms = [intervals.degrees_between(*three) for three in zip(sizes, sums, squares, strict=True)]
-    degrees = total**2 / sum(part**2 / d for part, d in zip(parts, freedoms, strict=True)) if total > 0 else INFINITE
-    of_patients = intervals.degrees_between(sizes[0] + sizes[1], sums[0] + sums[1], squares[0] + squares[1])
-    return Spread(max(0.0, total + both), min(degrees, of_patients))
+    up, down = (units.sums(np.where(kind, influence, 0)) for kind in (positive, ~positive))
+    both = 2 * units.count / (units.count - 1) * float((up * down).sum())
+    degrees = total**2 / sum(part.variance**2 / part.degrees for part in parts) if total > 0 else INFINITE
+    return Spread(max(0.0, total + both), min(degrees, units.degrees(influence)))
 
 
 def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float, float, str]:
@@ -103,9 +101,7 @@ def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float
     if units.clustered:  # effective numbers, of images from at least 2 units
         effective, freedoms = list[float](), list[float]()
         for images, kind in ((m, positive), (n, ~positive)):
-            sizes, own = units.sums(kind.astype(np.float64)), np.where(kind, area.influence, 0)
-            there = sizes > 0
-            sizes, sums, squares = sizes[there], units.sums(own)[there], units.sums(own**2)[there]
+            sizes, sums, squares = units.moments(area.influence, kind)
             g, alone = len(sizes), images / (images - 1) * float(squares.sum())
             seen = g / (g - 1) * float((sums**2).sum()) / alone if alone > 0 else 1.0
             if units.uneven:
@@ -214,8 +210,8 @@ def reached_at(
     cuts = np.append(np.inf, np.unique(scores)[::-1])  # (T + 1,) above each, as the counts
     enough = units.fewer(truth) >= FEWEST
     degrees = max(1.0, units.count - 1.0)
-    if units.clustered and (sizes := units.sums(truth.astype(np.float64))).any():  # of those who have the class
-        degrees = min(degrees, intervals.satterthwaite(sizes[sizes > 0], intervals.LIKENESS))
+    if units.clustered:  # of those who have the class
+        degrees = min(degrees, intervals.satterthwaite(units.moments(truth, truth)[0], intervals.LIKENESS))
     rates = []
     for level, value, column in zip(levels, table[0].tolist(), table[1:].T, strict=True):
         # the loosest of the thresholds at which enough of the others are kept

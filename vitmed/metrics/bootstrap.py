@@ -61,16 +61,9 @@ class Bootstrap:
         """By the groups of the predictions, with at most `MOST` resamples."""
         return cls(Units(predictions.units), min(resamples, MOST))
 
-    def per_unit(self, values: np.ndarray) -> np.ndarray:
-        """Sums over the images of each unit, (S, F) -> (G, F)."""
-        if not self.units.clustered:
-            return values.astype(np.float64)
-        order, starts = self.units.ordered
-        return np.add.reduceat(values[order].astype(np.float64), starts, axis=0)
-
     def sums(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Sums over all images, (F,), and in each resample, (R, F), of values (S, F); R is 0 where none are drawn."""
-        whole, table, count = values.sum(axis=0, dtype=np.float64), self.per_unit(values), self.units.count
+        whole, table, count = values.sum(axis=0, dtype=np.float64), self.units.sums(values), self.units.count
         if count < 2 or self.resamples < 1:
             return whole, np.empty((0, values.shape[1]))
         drawn = [weights @ table for weights in bootstrap_weights(np.arange(count), self.resamples, seed=0)]
@@ -79,7 +72,7 @@ class Bootstrap:
     def ratios(self, top: np.ndarray, bottom: np.ndarray) -> list[Estimate]:
         """The sum of `top` over that of `bottom`, (S, J) each, by column, of the units that have any of `bottom`."""
         whole, drawn = (ratio(*np.split(both, 2, axis=-1)) for both in self.sums(np.concatenate([top, bottom], axis=1)))
-        counts = (self.per_unit(bottom) > 0).sum(axis=0).tolist()
+        counts = (self.units.sums(bottom) > 0).sum(axis=0).tolist()
         return [self.estimate(float(x), column, n) for x, column, n in zip(whole, drawn.T, counts, strict=True)]
 
     def proportion(self, hits: np.ndarray, counted: np.ndarray | None = None) -> Estimate:

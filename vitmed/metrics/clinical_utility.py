@@ -8,7 +8,7 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.estimates import FEW_GROUPS, FEWEST, Estimate, estimate, of_share
-from vitmed.metrics.intervals import NONE, Units, mover, share, share_gap, share_ratio, sum_correlation
+from vitmed.metrics.intervals import NONE, Units, share, share_gap, share_ratio
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 
 GRID = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)  # prevalences of a screening up to those of a reference centre
@@ -137,20 +137,18 @@ def decision_curve(predictions: Predictions, config: EvaluateConfig) -> Decision
     head = dict[str, Any](positive=predictions.classes[c])
     if truth.all() or not truth.any():
         return DecisionCurve(**head, thresholds=[], why=ONE_CLASS)
-    units, here, there = Units(predictions.units), list[Net](), list[Net]()
+    units, every, here, there = Units(predictions.units), np.ones_like(truth), list[Net](), list[Net]()
     for _, run in groupby(THRESHOLDS, lambda pt: is_called(scores, pt).sum()):  # the same images are acted on
         pts = np.array([*run])
         acted, weights = is_called(scores, pts[0]), pts / (1 - pts)
-        over_none = share_gap(acted & truth, acted & ~truth, weights, units)
-        spared = share_gap(~acted & ~truth, ~acted & truth, 1 / weights, units)  # over acting on all: this x weight
+        over_none = share_gap((acted & truth, every), (acted & ~truth, every), 1.0, weights, units)
+        # over acting on all: this x weight
+        spared = share_gap((~acted & ~truth, every), (~acted & truth, every), 1.0, 1 / weights, units)
         here += zip(zip(*over_none.tolist(), strict=True), spared[1] > 0, strict=True)
         if asked_for is not None:
-            # as `share_gap`, with the correlation due to patients who have images of both kinds
-            a, b = share(acted, truth, units), share(acted, ~truth, units)
-            gain, loss = asked_for, (1 - asked_for) * weights
-            alike = sum_correlation(np.where(truth, acted - a.value, 0), np.where(truth, 0, acted - b.value), units)
-            net = mover(gain * a.value - loss * b.value, a, b, gain, loss, alike)
-            there += zip(zip(*net.tolist(), strict=True), net[1] > gain - loss, strict=True)
+            loss = (1 - asked_for) * weights
+            net = share_gap((acted, truth), (acted, ~truth), asked_for, loss, units)
+            there += zip(zip(*net.tolist(), strict=True), net[1] > asked_for - loss, strict=True)
     fewest = units.fewer(truth)
     prevalence, intended = float(truth.mean()), None
     where = f"Among these images ({percentage(prevalence)} {predictions.classes[c]})"

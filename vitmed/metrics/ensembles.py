@@ -44,11 +44,15 @@ def out_of_fold(tests: Sequence[Predictions], folds: int) -> Predictions:
     shown = [part.predicted if part.decided is None else part.decided for part in repeats]
     if mean.kind == "number":
         return replace(mean, decided=np.mean(shown, axis=0))
-    margins = dict[str, Any]()
+    margins = dict[str, Any]()  # most of the models decide; of a tie, the mean of their margins
     for test in tests:
         for path, row in zip(test.paths, test.margins / len(repeats), strict=True):
             margins[path] = margins.get(path, 0) + row
-    return replace(mean, decided=mean.middle_of(shown, np.array([margins[path] for path in mean.paths])))
+    prefers = np.array([margins[path] for path in mean.paths]) / 4
+    if not mean.EXCLUSIVE:
+        return replace(mean, decided=np.sum(shown, axis=0) - len(shown) / 2 + prefers >= 0)
+    votes = np.stack([np.sum(np.equal(shown, k), axis=0) for k in range(len(mean.classes))], axis=1)
+    return replace(mean, decided=(votes + prefers).argmax(axis=1))
 
 
 def aligned(parts: Sequence[Any]) -> list[Any]:

@@ -84,16 +84,16 @@ class Sample(Frozen):
 
     @classmethod
     def of(
-        cls, units: Units, patients: int | None, accuracy: SampleSize, class_shares: Sequence[Mapping[str, Share]]
+        cls, units: Units, patients: int | None, accuracy: Share, class_shares: Sequence[Mapping[str, Share]]
     ) -> "Sample":
-        """From the units of the images, how many patients they are, and the proportions of each class."""
+        """From the units of the images, how many patients they are, and the proportions of all and of each class."""
         each, rates = None, ("sensitivity", "specificity")
         if patients:
             sizes = np.bincount(units.index)
             each = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
         classes = [ClassSampleSizes(**{name: sample_size(shares[name]) for name in rates}) for shares in class_shares]
         images: dict[str, Any] = {"n_images": len(units.index), "n_patients": patients, "images_per_patient": each}
-        return cls(**images, accuracy=accuracy, classes=classes)
+        return cls(**images, accuracy=sample_size(accuracy), classes=classes)
 
 
 class Numbers(Frozen):

@@ -44,8 +44,21 @@ class Units:
         return order, np.searchsorted(self.index[order], np.arange(self.count))
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """(G,) sums of the values (S,) over each unit."""
+        """(G,) or (G, F) sums of the values, (S,) or (S, F), over each unit."""
+        if values.ndim == 2:
+            return np.stack([self.sums(column) for column in values.T], axis=1)
         return np.bincount(self.index, values, minlength=self.count)
+
+    def moments(
+        self, values: np.ndarray, counted: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Number, sum and sum of squares, (H,) each, of the values (S,) that are counted, (S,) bool, or of all, over
+        each of the H units that have any."""
+        counted = np.ones(len(values), bool) if counted is None else counted
+        sizes, kept = self.sums(counted.astype(np.float64)), (values * counted).astype(np.float64)
+        some, sums = sizes > 0, self.sums(kept)
+        squares = sums if values.dtype == bool else self.sums(kept**2)  # to square bools takes as long as all the rest
+        return sizes[some], sums[some], squares[some]
 
     @cached_property
     def uneven(self) -> bool:
@@ -73,7 +86,8 @@ class Units:
 
     def degrees(self, values: np.ndarray) -> float:
         """Degrees of freedom of the variance of a sum of the values (S,) between units, which are at least 2."""
-        return degrees_between(self.sums(np.ones(len(values))), self.sums(values), self.sums(values**2))
+        sizes, sums, squares = self.moments(values)
+        return satterthwaite(sizes, correlation(sizes, sums, squares))
 
 
 @dataclass(frozen=True)
@@ -112,16 +126,12 @@ def share(hits: np.ndarray, counted: np.ndarray | None, units: Units) -> Share:
     if not units.clustered:
         low, high = wilson(value, n, quantile()) if n > 1 else NONE
         return Share(value, low, high, "wilson", n, n, effective_n=float(n))
-    by_unit = list[tuple[np.ndarray, np.ndarray]]()  # of each unit that has any: images, and hits among them
-    for images in (counted, ~counted):
-        sizes, hit = units.sums(images.astype(np.float64)), units.sums((hits & images).astype(np.float64))
-        by_unit.append((sizes[sizes > 0], hit[sizes > 0]))
-    (sizes, hit), others = by_unit
+    (sizes, hit, _), (beside, others, _) = (units.moments(hits, images) for images in (counted, ~counted))
     if len(sizes) < 2:
         return Share(value, *NONE, "wilson-cluster", n, len(sizes))
     likeness = LIKENESS
-    if len(others[0]) > 1 and (most := assumed_effect(others[0], 1.0)) > 1:
-        likeness = min(1.0, max(LIKENESS, (_design_effect(*others, LIKENESS) - 1) / (most - 1)))
+    if len(beside) > 1 and (most := assumed_effect(beside, 1.0)) > 1:
+        likeness = min(1.0, max(LIKENESS, (_design_effect(beside, others, LIKENESS) - 1) / (most - 1)))
     effect, degrees = _design_effect(sizes, hit, likeness), satterthwaite(sizes, likeness)
     seen = max(FEWEST_DEGREES, kurtosis_degrees(hit - value * sizes)) if 0 < value < 1 else INFINITE
     low, high = wilson(value, n / max(1.0, effect), quantile(min(degrees, seen)))
@@ -310,17 +320,16 @@ def mean_gap_interval(parts: Iterable[Part], units: Units) -> tuple[float, float
     Zou & Donner, Stat. Med. 27 (2008) 1693: the distances from each value to its bounds add up like standard errors,
     here with the correlation due to images, and patients, that several of the differences count.
     """
-    value, alone, joint = 0.0, [0.0, 0.0], [np.zeros(units.count), np.zeros(units.count)]
+    value, alone, joint = 0.0, np.zeros(2), np.zeros((2, units.count))  # of the lower arms, and the upper ones
     for part in parts:
         sums, value = units.sums(part.influence), value + part.weight * part.value
-        error = float(np.linalg.norm(sums))
-        for side, arm in enumerate((part.value - part.low, part.high - part.value)):
-            if error > ROUNDING:
-                joint[side] += sums * (part.weight * arm / error)
-            else:
-                alone[side] += (part.weight * arm) ** 2
-    reach = [np.sqrt(a + float((j**2).sum())) for a, j in zip(alone, joint, strict=True)]
-    low, high = np.clip([value - reach[0], value + reach[1]], -1, 1)
+        arms = part.weight * np.array([part.value - part.low, part.high - part.value])
+        if (error := float(np.linalg.norm(sums))) > ROUNDING:
+            joint += np.outer(arms / error, sums)
+        else:
+            alone += arms**2
+    down, up = np.sqrt(alone + (joint**2).sum(axis=1))
+    low, high = np.clip([value - down, value + up], -1, 1)
     return float(low), float(high)
 
 
@@ -355,17 +364,16 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
     return a.value / b.value, bounds[0], bounds[1]
 
 
-def share_gap(first: np.ndarray, second: np.ndarray, weight: np.ndarray, units: Units) -> np.ndarray:
-    """share of `first`, (S,) bool, - weight (T,) x share of `second` among all images, and its interval: (3, T), value,
-    low, high. From the intervals of both (MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693, with the correlation of the
-    two)."""
-    a, b = share(first, None, units), share(second, None, units)
-    alike, value = sum_correlation(first - a.value, second - b.value, units), a.value - weight * b.value
-    return mover(value, a, b, 1.0, weight, alike)
+Counted = tuple[np.ndarray, np.ndarray]  # hits, and the images that are counted, (S,) bool each
 
 
-def mover(value: np.ndarray, a: Share, b: Share, gain: float, loss: np.ndarray, alike: float) -> np.ndarray:
-    """(3, T) `value`, which is gain * a - loss (T,) * b, low and high; `alike`: the correlation of the two shares."""
+def share_gap(first: Counted, second: Counted, gain: float, loss: np.ndarray, units: Units) -> np.ndarray:
+    """gain x the first share - loss (T,) x the second, and its interval: (3, T), value, low, high. From the intervals
+    of both (MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693, with the correlation due to images, and patients, that both
+    count)."""
+    a, b = share(*first, units), share(*second, units)
+    x, y = (np.where(counted, hits - of.value, 0) for (hits, counted), of in ((first, a), (second, b)))
+    alike, value = sum_correlation(x, y, units), gain * a.value - loss * b.value
     arms = (a.value - a.low, b.high - b.value), (a.high - a.value, b.value - b.low)
     squares = [(gain * x) ** 2 + (loss * y) ** 2 - 2 * alike * gain * x * loss * y for x, y in arms]
     down, up = (np.sqrt(np.maximum(0.0, square)) for square in squares)
@@ -398,13 +406,6 @@ def spread(influence: np.ndarray, units: Units) -> Spread:
     if units.uneven:
         variance = n / (n - 1) * float(squares.sum()) * uneven_effect(units.sums(np.ones(n)), sums, squares)
     return Spread(variance, units.degrees(influence) if units.clustered else INFINITE)
-
-
-def degrees_between(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> float:
-    """Degrees of freedom of the variance of a sum of values between units, from (G,) each, as in `correlation`."""
-    some = sizes > 0
-    sizes, sums, squares = sizes[some], sums[some], squares[some]
-    return satterthwaite(sizes, correlation(sizes, sums, squares))
 
 
 def influence_spread(influence: np.ndarray, units: Units) -> Spread:

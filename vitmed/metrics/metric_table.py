@@ -126,6 +126,7 @@ class Methods(NamedTuple):
     tests: dict[str, Method]  # by `method` of a `ComparisonTest`
     definitions: dict[str, Sequence[str]]
     parts: dict[str, str]
+    scales: dict[str, Sequence[str]]  # sentence on intervals from a variance -> the numbers that have such
     names: dict[str, str]
     references: dict[str, str]
 

@@ -210,14 +210,12 @@ def share_difference(
     d = np.where(counted, first.astype(np.float64) - second, 0.0)
     n, plus, minus = float(counted.sum()), float((d > 0).sum()), float((d < 0).sum())
     value, effect, degrees = (plus - minus) / n if n else float("nan"), 1.0, INFINITE
-    sizes = units.sums(counted.astype(np.float64))
-    some = sizes > 0
+    sizes, sums, squares = units.moments(d, counted)
     method = "mcnemar-cluster" if units.clustered else "mcnemar"
     test = ComparisonTest(only_first=int(plus), only_second=int(minus), statistic=None, p=None, method=method)
-    if some.sum() < 2:
-        return Share(value, *NONE, "tango", int(n), int(some.sum())), test
+    if len(sizes) < 2:
+        return Share(value, *NONE, "tango", int(n), len(sizes)), test
     if units.clustered:
-        sizes, sums, squares = sizes[some], units.sums(d)[some], units.sums(d**2)[some]
         alone = (plus + minus) / n - value**2
         variance = float(((sums - value * sizes) ** 2 / (1 - sizes / n)).sum()) / n
         effects = [variance / alone if alone > 0 else float("nan")]
@@ -261,9 +259,10 @@ def tango(plus: float, minus: float, n: float, z: float) -> tuple[float, float]:
     return end(-1), end(1)
 
 
-def gap_estimate(gap: float, reach: Reach, test: ComparisonTest, limit: float = 1.0) -> Estimate:
-    """A difference with its interval, within -limit..limit, which few images may exceed; none where it is unknown."""
-    low, high = np.clip(gap + np.array([-1, 1]) * reach, -limit, limit)
+def gap_estimate(gap: float, reach: Reach, test: ComparisonTest, limit: float = 1.0, same: bool = False) -> Estimate:
+    """A difference with its interval, within -limit..limit, which few images may exceed; none where it is unknown, or
+    no image shows how much the difference varies, unless both are the `same`."""
+    low, high = np.clip(gap + np.array([-1, 1]) * reach, -limit, limit) if same or np.all(reach > 0) else NONE
     return estimate(gap, float(low), float(high), f"mover-{test.method}" if np.ndim(reach) else test.method)
 
 
@@ -284,7 +283,7 @@ def seed_gap(values: Sequence[np.ndarray], moved: Sequence[np.ndarray]) -> Class
     variance = sum(part.variance for part in parts)
     share = sum(part.variance**2 / part.degrees for part in parts)
     reach, test = tested(gap, Spread(variance, variance**2 / share if share > 0 else INFINITE), "seeds")
-    return ClassDifference(**dict(gap_estimate(gap, reach, test, np.inf)), p=test.p)
+    return ClassDifference(**dict(gap_estimate(gap, reach, test, np.inf, same=True)), p=test.p)
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:

@@ -78,6 +78,7 @@ class Predictions:
     UNLABELLED: ClassVar[str] = "evaluate images in class folders"  # what to do about unknown labels
     LABEL_COLUMN: ClassVar[tuple[str, str]] = "label", "give the true class of every image"  # and what to do without
     LOGS: ClassVar[str] = "logarithms"  # what `logs` returns
+    CALLS: ClassVar[str] = "one of {}"  # what the column `prediction` must hold; {}: the classes
     FIRST: ClassVar[tuple[str, ...]] = FIXED_COLUMNS  # of the table
     DECIDING: ClassVar[dict[str, Any]] = {"threshold": None, "costs": None}  # fields that decide, and what is usual
     EXCLUSIVE: ClassVar[bool] = True  # whether the probabilities of an image sum to 1
@@ -202,11 +203,6 @@ class Predictions:
         """The weighted mean of several models on the same images, whose first this is; see `averaged`."""
         mean = sum(share * part.probabilities for share, part in zip(shares, parts, strict=True))
         return replace(self.undecided(), logits=self.logs(np.asarray(mean)).astype(np.float32))
-
-    def middle_of(self, decided: Sequence[np.ndarray], margins: np.ndarray) -> np.ndarray:
-        """What most of several models decide; of a tie what the mean of their `margins` prefers."""
-        votes = np.stack([np.sum(np.equal(decided, k), axis=0) for k in range(len(self.classes))], axis=1)
-        return np.asarray((votes + margins / 4).argmax(axis=1))
 
     @cached_property
     def margins(self) -> np.ndarray:
@@ -423,20 +419,21 @@ class Predictions:
         chances = table.probabilities(self.classes, one=self.EXCLUSIVE)  # not those of `logits`, which are rounded
         return replace(self, calibrated=chances)
 
-    def _decided_in(self, table: Table) -> np.ndarray:
-        """What the column `prediction` says, as `predicted`; -1 for another text."""
-        return table.class_indices("prediction", self.classes)
+    def _calls(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """What the column `prediction` says, as `predicted`; and where it says nothing else, (S,) bool."""
+        classes = table.class_indices("prediction", self.classes)
+        return classes, classes >= 0
 
     def _decided(self, table: Table) -> np.ndarray | None:
-        decided = self._decided_in(table)
-        table.check(["prediction"], decided[:, None] >= 0, f"one of {listed(self.classes)}")
+        decided, valid = self._calls(table)
+        table.check(["prediction"], valid[:, None], self.CALLS.format(listed(self.classes)))
         return decided
 
     def notes_on_decisions(self, table: Table) -> list[str]:
         """A note where the `table` that these were read from, without a policy, decides otherwise."""
         if self.kind == "number" or not table.has(["prediction"]):
             return []
-        differs = np.atleast_2d((self._decided_in(table) != self.predicted).T).any(axis=0) & ~self._edited(table)
+        differs = np.atleast_2d((self._calls(table)[0] != self.predicted).T).any(axis=0) & ~self._edited(table)
         count = int(differs.sum())
         text = counted_doing(count, "prediction", "in the table was", "in the table were")
         way = "by the largest probability" if self.EXCLUSIVE else "at a probability of 0.5"

@@ -229,14 +229,10 @@ class Sheet:
 
     def group(self, css: str, summary: object = None, title: object = None, *, caller: Callable[[], str]) -> str:
         """The blocks between {% call %} and {% endcall %} as a group, folded below a summary if there is one."""
-        inner = self._inner(caller)
-        return self.add(Group(inner, css, *(None if text is None else words(text) for text in (summary, title))))
-
-    def _inner(self, caller: Callable[[], str]) -> list[Block]:
         outer, self.blocks = self.blocks, []
         caller()
         inner, self.blocks = self.blocks, outer
-        return inner
+        return self.add(Group(inner, css, *(None if text is None else words(text) for text in (summary, title))))
 
 
 class Page(Sheet):

@@ -104,17 +104,9 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
 
 def _scales(used: set[tuple[str, str | None]]) -> Iterator[str]:
     """On which scale an interval was computed from its variance, and its other limits, for each (field, method)."""
-    by_variance = ("delong", "obuchowski", "influence", "jackknife")
-    logarithmic = ("log_loss", "brier", "area", "rps", "mae", "rmse", "crps", "width")
-    for text, names in (
-        ("Intervals of {} were computed on the logit scale.", ("auroc", "average_precision")),
-        ("Intervals of {} were computed on the logarithmic scale.", logarithmic),
-        ("The interval of {} was computed on the logarithmic scale of the unexplained share.", ("r2", "brier_skill")),
-        ("Intervals of {} were computed on Fisher's scale.", ("ccc", "pearson")),
-        ("For {}, the jackknife variance was used in an interval of Wilson's form.", ("mcc", "cohen_kappa")),
-    ):
-        found = [name_of(name) for name in names if used & {(name, method) for method in by_variance}]
-        if found:
+    by_variance = {field for field, method in used if method in ("delong", "obuchowski", "influence", "jackknife")}
+    for text, names in methods().scales.items():
+        if found := [name_of(name) for name in names if name in by_variance]:
             yield text.format(joined(found))
     if used & {("f1", "wilson"), ("f1", "wilson-cluster")}:
         yield "The interval of the F1 of a class was derived from that of TP / (TP + FP + FN)."

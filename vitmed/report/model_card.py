@@ -57,12 +57,6 @@ def model_card(metrics: Results, name: str, folder: str) -> str:
     return f"{text}\n{_stamp(text)}\n"
 
 
-def edited(card: str) -> bool:
-    """Whether somebody wrote in a card after `model_card` made it."""
-    text, _, stamp = card.rstrip("\n").rpartition("\n")
-    return stamp != _stamp(text)
-
-
 def _stamp(text: str) -> str:
     return f"<!-- made by vitmed, sha256 of the text above {hashlib.sha256(text.encode()).hexdigest()} -->"
 
@@ -95,11 +89,13 @@ def card_header(metrics: Results, name: str) -> dict[str, Any]:
 
 def write_card(run: RunFolder, test: Evaluation) -> None:
     """Write model_card.md, unless somebody has edited it."""
-    file, card = run.model_card, model_card(test.metrics, run.path.resolve().name, test.folder.name)
-    if file.is_file() and edited(file.read_text(encoding="utf-8", errors="replace")):
-        warn(f"{file} was edited and is not replaced; remove it to get a new one with these numbers")
-    else:
-        write_text(file, card)
+    file = run.model_card
+    if file.is_file():
+        text, _, stamp = file.read_text(encoding="utf-8", errors="replace").rstrip("\n").rpartition("\n")
+        if stamp != _stamp(text):
+            warn(f"{file} was edited and is not replaced; remove it to get a new one with these numbers")
+            return
+    write_text(file, model_card(test.metrics, run.path.resolve().name, test.folder.name))
 
 
 def weights_card(saved: SavedModel, name: str, compared: str, metrics: Results | None) -> str:

@@ -205,8 +205,20 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
     parts: dict[str, SplitFlow | EvaluatedImages] = dict(counts.splits)
     if evaluated is not None and not evaluated.split:
         parts["others"] = evaluated
-    found, left_out, used = _upper_boxes(counts, unit)
-    boxes = [(0, BLACK, found), (1, GREY, left_out), (0, BLACK, used)]  # how far to the right, edge, lines
+    boxes = list[tuple[int, str, list[str]]]()  # how far to the right, edge, lines
+    if counts.found is not None:  # the files were counted
+        unreadable = "unreadable: not counted" if counts.unreadable is None else f"{counts.unreadable:,} unreadable"
+        why = f"({counts.why_left_out})" if counts.left_out and counts.why_left_out else ""
+        boxes.append((0, BLACK, ["Found", counted(counts.found, "image file")]))
+        left_out = [unreadable, f"{counts.left_out:,} in no split", *textwrap.wrap(why, LETTERS)]
+        boxes.append((1, GREY, ["Left out", *left_out]))
+    people = "patients unknown" if counts.patients is None else counted(counts.patients, unit)
+    used = ["Used", f"{counted(counts.used, 'image')}, {people}"]
+    beside = [name for name in counts.splits if "fold 1" in counts.splits and not name.startswith("fold")]
+    used += [f"{name}: {_lines(counts.splits[name], '', unit)[0]}" for name in beside]
+    if counts.exact_duplicates is not None:
+        used.append(f"kept: identical copies {counts.exact_duplicates:,}, alike {counts.near_duplicates:,}")
+    boxes.append((0, BLACK, used))
     if evaluated is not None and evaluated.folds is not None:  # any number of them: a line each, in one box
         tests = {name: _lines(part, noun, unit) for name, part in parts.items() if name.startswith("fold")}
         rows = [f"{name}: " + ", ".join(line.replace(" ", "\xa0") for line in lines) for name, lines in tests.items()]
@@ -220,7 +232,6 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
             if evaluated.images != part.images:  # rows were removed from the table
                 title, lines[0] = f"{name} ({evaluated.images:,} evaluated)", f"of {lines[0]}"
         boxes.append((1, BLUE if here else BLACK, [title, *lines]))
-    boxes = [box for box in boxes if box[2]]
     total = sum(LINE * len(lines) + GAP for *_, lines in boxes)
     figure = Figure(figsize=(WIDTH, total))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(0, total))
@@ -238,23 +249,6 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
         top -= LINE * len(lines) + GAP
     axes.plot([0.6, 0.6], [total - GAP, min(ends)], color=BLACK, linewidth=1, zorder=0)
     return figure
-
-
-def _upper_boxes(counts: Flow, unit: str) -> tuple[list[str], list[str], list[str]]:
-    """Lines of the files found and left out, none where they were not counted; and of the images used."""
-    found, left_out = [], []
-    if counts.found is not None:
-        unreadable = "unreadable: not counted" if counts.unreadable is None else f"{counts.unreadable:,} unreadable"
-        why = f"({counts.why_left_out})" if counts.left_out and counts.why_left_out else ""
-        found = ["Found", counted(counts.found, "image file")]
-        left_out = ["Left out", unreadable, f"{counts.left_out:,} in no split", *textwrap.wrap(why, LETTERS)]
-    people = "patients unknown" if counts.patients is None else counted(counts.patients, unit)
-    used = ["Used", f"{counted(counts.used, 'image')}, {people}"]
-    beside = [name for name in counts.splits if "fold 1" in counts.splits and not name.startswith("fold")]
-    used += [f"{name}: {_lines(counts.splits[name], '', unit)[0]}" for name in beside]
-    if counts.exact_duplicates is not None:
-        used.append(f"kept: identical copies {counts.exact_duplicates:,}, alike {counts.near_duplicates:,}")
-    return found, left_out, used
 
 
 def _lines(part: SplitFlow | EvaluatedImages, noun: str, unit: str) -> list[str]:

@@ -45,6 +45,7 @@ from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Origin, Results
 from vitmed.report.write import Report, read_baselines
 from vitmed.studies.cluster import HERE, Places
+from vitmed.studies.comparison import short_names
 from vitmed.studies.study import Job, Study, check_same_data, conduct, read_study, settings_of
 from vitmed.training.plan.time import Clock
 from vitmed.training.run import resumed_settings
@@ -455,8 +456,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     which one was trained on an image or a patient of the test."""
     parts = aligned([candidate.predictions for candidate in candidates])
     share, paths = 1 / len(candidates), [candidate.folder.path.resolve() for candidate in candidates]
-    alike = len({path.name for path in paths}) < len(paths)  # such as "runs/first" and "old/first"
-    shares = {f"{path.parent.name}/{path.name}" if alike else path.name: share for path in paths}
+    shares = dict.fromkeys(short_names([path.parts for path in paths]), share)
     members = [member for candidate in candidates for member in candidate.members]
     each = [share / len(candidate.members) for candidate in candidates for _ in candidate.members]
     splits, hashes = _images(candidates, members)

@@ -289,9 +289,6 @@ class TuneResult:
     folder: Path
     study: TuningStudy
 
-    def to_dict(self) -> dict[str, Any]:
-        return self.study.to_dict()
-
 
 class Search(Study[TuningStudy]):
     """The trials of a study, also in memory for Optuna."""

@@ -122,6 +122,7 @@ def conduct(study: Study[Result]) -> Result:
     """Train the runs of a study that are not done, and finish it, while no other process writes to its folder. Raises
     Interrupted: says how to continue. Else as `Study.ended`."""
     places, running = study.places, dict[Future[RunFolder | None], Job]()
+    go_on = f"vitmed {study.command} --resume {quoted(study.folder.path)}"
     with run_lock(study.folder):
         study.begin()
         jobs = study.jobs()
@@ -143,9 +144,8 @@ def conduct(study: Study[Result]) -> Result:
         except (errors.Interrupted, KeyboardInterrupt) as error:
             study.interrupted()
             problem = error.problem if isinstance(error, errors.Interrupted) else "stopped; what is trained is saved"
-            raise errors.Interrupted(problem, f"vitmed {study.command} --resume {quoted(study.folder.path)}") from None
+            raise errors.Interrupted(problem, go_on) from None
         except errors.VitmedError as error:  # a run that is trained by itself would be missing in the study
-            go_on = f"vitmed {study.command} --resume {quoted(study.folder.path)}"
             error.fix = re.sub(r"vitmed train --resume ('[^']*'|\S+)", lambda _: go_on, error.fix)
             raise
 

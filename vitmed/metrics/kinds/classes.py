@@ -15,9 +15,9 @@ import numpy as np
 from vitmed.core.text import counted, listed
 from vitmed.metrics import intervals
 from vitmed.metrics.areas import Area, area_interval, class_areas
-from vitmed.metrics.estimates import FEWEST, ClassNumbers, Estimate, Numbers, estimate, of_share, of_shares, sample_size
+from vitmed.metrics.estimates import FEWEST, ClassNumbers, Estimate, Numbers, Sample, estimate, of_share, of_shares
 from vitmed.metrics.intervals import NONE, Part, Share, Units, ratio
-from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
+from vitmed.metrics.kinds.prepared import AreaGap, Gap, Prepared, below_chance
 from vitmed.metrics.metric_table import AREAS, METRICS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, gap_estimate, share_difference
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
@@ -62,7 +62,7 @@ class PreparedPredictions(Prepared):
         """(G, C + 2): images in each cell of the confusion matrix that is in use, and the sums of the losses."""
         size = (units.count, len(self.cells))
         held = np.bincount(units.index * size[1] + self.cell, minlength=size[0] * size[1]).reshape(size)
-        return np.column_stack([held, *(units.sums(loss) for loss in self.losses.T)])
+        return np.column_stack([held, units.sums(self.losses)])
 
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
         shape, sums, k = sums.shape[:-1], sums.reshape(-1, sums.shape[-1]), self.size
@@ -123,9 +123,6 @@ class PreparedPredictions(Prepared):
     def accuracy(self) -> Share:
         return intervals.share(self.labels == self.predicted, None, self.units)
 
-    def sample(self) -> Samples:
-        return sample_size(self.accuracy), self.class_shares
-
     @cached_property
     def areas(self) -> list[tuple[Area, Area]]:
         """AUROC and average precision of each class against the rest."""
@@ -161,8 +158,7 @@ class PreparedPredictions(Prepared):
 
     def _flawless(self, images: np.ndarray) -> tuple[float, float]:
         """The interval of a number within 0..1 that is 1, if it varies no more than a proportion of these images."""
-        sizes = self.units.sums(images.astype(np.float64))
-        sizes = sizes[sizes > 0]
+        sizes, _, _ = self.units.moments(images, images)
         effective = sizes.sum() / intervals.assumed_effect(sizes, intervals.LIKENESS)
         low, _ = intervals.wilson(1.0, effective, intervals.quantile(self.degrees))
         return low, 1.0
@@ -171,6 +167,7 @@ class PreparedPredictions(Prepared):
         k, names, support = self.size, self.predictions.classes, self.support.tolist()
         counts = np.bincount(self.labels * k + self.predicted, minlength=k**2).reshape(k, k)
         return {
+            "sample": Sample.of(self.units, self.patients, self.accuracy, self.class_shares),
             "positive_class": None if self.positive is None else names[self.positive],
             "per_class": {name: ClassNumbers(n=support[c], **self.per_class[c]) for c, name in enumerate(names)},
             "confusion_matrix": counts.tolist(),
@@ -303,9 +300,9 @@ class PreparedPredictions(Prepared):
         return self.units.degrees((self.labels == self.predicted) * 1.0) if self.units.count > 1 else 1.0
 
     def gaps(self, other: "PreparedPredictions") -> dict[str, Gap]:
-        return super().gaps(other) | self.area_gaps(other)
+        return super().gaps(other) | self.area_gaps(other) | self.share_gaps(other)
 
-    def area_gaps(self, other: "PreparedPredictions") -> dict[str, Gap]:
+    def area_gaps(self, other: "PreparedPredictions") -> dict[str, AreaGap]:
         """How the areas of all classes together differ."""
         kinds = None if self.positive is None else self.labels == self.positive
         (auroc, precision), (other_auroc, other_precision) = (m.overall_areas.values() for m in (self, other))
@@ -316,7 +313,8 @@ class PreparedPredictions(Prepared):
             "average_precision": area_gap(both[0], both[1], ends["average_precision"], None, self.units),
         }
 
-    def share_gaps(self, other: "PreparedPredictions") -> ShareGaps:
+    def share_gaps(self, other: "PreparedPredictions") -> dict[str, Gap]:
+        """How the proportions of two models, and means of them, differ."""
         labels, present = self.labels, np.flatnonzero(self.support)
         mine, yours = labels == self.predicted, labels == other.predicted
         accuracy, test = share_difference(mine, yours, np.ones(len(labels), bool), self.units)
@@ -334,14 +332,15 @@ class PreparedPredictions(Prepared):
 
     def class_gaps(self, other: "PreparedPredictions") -> dict[str, dict[str, ClassDifference]]:
         """In AUROC, of up to `MANY_CLASSES`; of two classes with a positive one in its sensitivity and specificity."""
+        same = self.predictions.same_as(other.predictions)
         if self.positive is not None:
             rates = dict[str, dict[str, ClassDifference]]()
             mine, yours = self.labels == self.predicted, self.labels == other.predicted
             positive, title = self.labels == self.positive, self.predictions.classes[self.positive]
             for name, counted in (("sensitivity", positive), ("specificity", ~positive)):
-                gap, test = share_difference(mine, yours, counted, self.units)
-                gap = replace(gap, low=0.0, high=0.0) if self.predictions.same_as(other.predictions) else gap
-                rates[name] = {title: ClassDifference(**dict(of_share(gap)), p=test.p)}
+                rate, test = share_difference(mine, yours, counted, self.units)
+                rate = replace(rate, low=0.0, high=0.0) if same else rate
+                rates[name] = {title: ClassDifference(**dict(of_share(rate)), p=test.p)}
             return rates
         if not 2 < self.size <= MANY_CLASSES:
             return {}
@@ -349,8 +348,8 @@ class PreparedPredictions(Prepared):
         for name, c, (a, _), (b, _) in areas:
             ends = self.per_class[c]["auroc"], other.per_class[c]["auroc"]
             reach, test = area_gap(a, b, ends, self.labels == c, self.units)
-            reach = reach if np.all(reach > 0) or self.predictions.same_as(other.predictions) else np.nan
-            of[name] = ClassDifference(**dict(gap_estimate(a.value - b.value, reach, test)), p=test.p)
+            gap = gap_estimate(a.value - b.value, reach, test, same=same)
+            of[name] = ClassDifference(**dict(gap), p=test.p)
         return {"auroc": of}
 
 

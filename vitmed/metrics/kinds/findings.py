@@ -13,10 +13,10 @@ import numpy as np
 from vitmed.core.base_models import NO_FINDING, UNKNOWN, Kind
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.metrics.areas import Area
-from vitmed.metrics.estimates import FEWEST, Estimate, Numbers, estimate, of_share, sample_size
+from vitmed.metrics.estimates import FEWEST, Estimate, Numbers, Sample, estimate, of_share
 from vitmed.metrics.intervals import NONE, Part, mean_interval, rates_of, ratio, share
 from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
-from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
+from vitmed.metrics.kinds.prepared import Gap, Prepared, below_chance
 from vitmed.metrics.metric_table import AREAS, FINDING_METRICS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, gap_estimate, share_difference
 from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, softmax
@@ -36,12 +36,10 @@ class FindingPredictions(Predictions):
     UNLABELLED: ClassVar[str] = "give a table with the findings of each image"
     LABEL_COLUMN: ClassVar[tuple[str, str]] = f"{LABEL}<finding>", "give 1 or 0 where a finding is known"
     LOGS: ClassVar[str] = "log odds"
+    CALLS: ClassVar[str] = f"the findings that are called, between them '{BETWEEN}'; or '{NO_FINDING}'"
     FIRST: ClassVar[tuple[str, ...]] = ("path", "group", "prediction")
     DECIDING: ClassVar[dict[str, Any]] = {"thresholds": ()}
     EXCLUSIVE: ClassVar[bool] = False
-
-    def middle_of(self, decided: Sequence[np.ndarray], margins: np.ndarray) -> np.ndarray:
-        return np.asarray(np.sum(decided, axis=0) - len(decided) / 2 + margins / 4 >= 0)
 
     @cached_property
     def margins(self) -> np.ndarray:
@@ -140,7 +138,6 @@ class FindingPredictions(Predictions):
         return np.log(np.maximum(chances, LEAST)) - np.log(np.maximum(1 - chances, LEAST))
 
     def _calls(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
-        """The findings that the column `prediction` names, (S, F) bool, and where it names only such, (S,) bool."""
         place, calls = {name: f for f, name in enumerate(self.classes)}, np.zeros(self.logits.shape, bool)
         valid = np.ones(len(self), bool)
         for i, cell in enumerate(table.cells("prediction")):
@@ -148,15 +145,6 @@ class FindingPredictions(Predictions):
             valid[i] = set(names) <= set(place)
             calls[i, [place[name] for name in names if name in place]] = True
         return calls, valid
-
-    def _decided_in(self, table: Table) -> np.ndarray:
-        return self._calls(table)[0]
-
-    def _decided(self, table: Table) -> np.ndarray:
-        calls, valid = self._calls(table)
-        expected = f"the findings that are called, between them '{BETWEEN}'; or '{NO_FINDING}'"
-        table.check(["prediction"], valid[:, None], expected)
-        return calls
 
     def _edited(self, table: Table) -> np.ndarray:
         if self.decided is not None:
@@ -308,12 +296,12 @@ class PreparedFindings(Prepared):
             areas[f"{name}_micro"] = Area(area.value, influence)
         return areas
 
-    def sample(self) -> Samples:
-        return sample_size(share(self.right, self.read, self.units)), [finding.class_shares[1] for finding in self.each]
-
     def details(self) -> dict[str, Any]:
-        names = self.predictions.classes
-        return {"per_class": {c: two.numbers.per_class[c] for c, two in zip(names, self.each, strict=True)}}
+        right, names = share(self.right, self.read, self.units), self.predictions.classes
+        return {
+            "sample": Sample.of(self.units, self.patients, right, [finding.class_shares[1] for finding in self.each]),
+            "per_class": {c: two.numbers.per_class[c] for c, two in zip(names, self.each, strict=True)},
+        }
 
     @cached_property
     def overall(self) -> dict[str, Estimate]:
@@ -401,11 +389,9 @@ class PreparedFindings(Prepared):
         notes += self.few_notes(numbers, holders, "finding")
         return [*notes, *below_chance(numbers, "findings")]
 
-    def share_gaps(self, other: "PreparedFindings") -> ShareGaps:
-        return {"subset_accuracy": share_difference(self.right, other.right, self.read, self.units)}
-
     def gaps(self, other: "PreparedFindings") -> dict[str, Gap]:
         gaps = super().gaps(other)
+        gaps["subset_accuracy"] = share_difference(self.right, other.right, self.read, self.units)
         for name in AREAS:
             for key, mine, yours in ((name, self, other), (f"{name}_micro", self.cells, other.cells)):
                 ends = self.overall[key], other.overall[key]
@@ -418,8 +404,8 @@ class PreparedFindings(Prepared):
         gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
         for finding, first, second in zip(self.predictions.classes, self.each, other.each, strict=True):
             for name, (reach, test) in first.area_gaps(second).items():
-                shown = np.all(reach > 0) or first.predictions.same_as(second.predictions)
-                difference = gap_estimate(first.point[name] - second.point[name], reach if shown else np.nan, test)
+                same = first.predictions.same_as(second.predictions)
+                difference = gap_estimate(first.point[name] - second.point[name], reach, test, same=same)
                 gap = ClassDifference(**dict(difference), p=test.p)
                 known = min(first.holders) >= FEWEST
                 gaps[name][finding] = gap if known else gap.model_copy(update=dict.fromkeys(("low", "high", "p")))

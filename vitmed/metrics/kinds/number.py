@@ -26,9 +26,9 @@ from vitmed.core.base_models import SIDES, Frozen, Kind, Target
 from vitmed.core.errors import DataError
 from vitmed.core.upgrade import READER
 from vitmed.metrics import intervals
-from vitmed.metrics.estimates import FEW_IMAGES, Estimate, Numbers, SampleSize, estimate, finite, of_share
+from vitmed.metrics.estimates import FEW_IMAGES, Estimate, Numbers, Sample, estimate, of_share
 from vitmed.metrics.intervals import Units, ratio
-from vitmed.metrics.kinds.prepared import Prepared, Samples, check_finite
+from vitmed.metrics.kinds.prepared import Prepared, check_finite
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table
@@ -304,15 +304,16 @@ class PreparedNumbers(Prepared):
             del estimates["width"]
         return {name: estimates[name] for name in NUMBER_METRICS if name in estimates}
 
-    def sample(self) -> Samples:
+    def details(self) -> dict[str, Any]:
         """The sample behind the mean absolute error."""
         units, error = self.units, np.abs(self.error)
-        n, icc, effect = len(error), None, None
+        n, icc, effect = len(error), np.nan, np.nan
         if units.clustered and units.count > 1 and error.std() > 0:
-            icc = finite(intervals.correlation(units.sums(np.ones(n)), units.sums(error), units.sums(error**2)))
+            icc = intervals.correlation(*units.moments(error))
             effect = intervals.spread((error - error.mean()) / n, units).variance / (float(error.var(ddof=1)) / n)
-        effective = None if not n else n if effect is None else n / max(1.0, effect)
-        return SampleSize(n=n, units=units.count, icc=icc, design_effect=effect, effective_n=effective), []
+        effective = n / float(np.fmax(1.0, effect)) if n else np.nan
+        behind = intervals.Share(np.nan, *intervals.NONE, "", n, units.count, icc, effect, effective)
+        return {"sample": Sample.of(units, self.patients, behind, [])}
 
     def why(self, name: str, entry: Estimate, numbers: Numbers) -> str:
         if entry.value is None:

@@ -4,7 +4,7 @@ of an epoch, the numbers `without` some patients, `evaluate` with intervals, and
 Letters: S images, G units, N sums.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -14,17 +14,16 @@ from vitmed.core.errors import DataError
 from vitmed.core.text import counted, counted_doing
 from vitmed.metrics.areas import Area
 from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, FEWEST, Estimate, Numbers, Sample, SampleSize, estimate
+from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, FEWEST, Estimate, Numbers, estimate
 from vitmed.metrics.intervals import LEVEL, Share, Units, jackknife_spread
 from vitmed.metrics.metric_table import PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, ComparisonTest, PairedComparison, gap_estimate, tested
 from vitmed.metrics.predictions import known_labels
 
-Gap = tuple[float | np.ndarray, ComparisonTest]  # how far an interval of a difference reaches, and the test
-ShareGaps = dict[str, tuple[Share, ComparisonTest]]  # of proportions, or means of them
+AreaGap = tuple[float | np.ndarray, ComparisonTest]  # how far the interval of a difference reaches, and the test
+Gap = AreaGap | tuple[Share, ComparisonTest]  # or the difference of proportions, or of means of them
 FEW_POSITIVE = 10  # fewer images of a class hardly show how common it is
 BY_PREVALENCE = "PPV, F1, MCC, kappa and average precision"  # numbers that depend on how common a class is
-Samples = tuple[SampleSize, Sequence[Mapping[str, Share]]]  # behind the accuracy, and the `class_shares` of each class
 
 
 def check_finite(values: np.ndarray, what: str = "score that is not a finite number") -> None:
@@ -62,7 +61,9 @@ class Prepared:
         self.predictions, self.labels = predictions, known_labels(predictions)
         self.boot, self.resamples = Bootstrap.of(predictions, resamples), resamples
         self.units = self.boot.units
-        self.unit = "image" if predictions.groups is None else "patient"
+        self.unit, self.patients = "image", None
+        if predictions.groups is not None:
+            self.unit, self.patients = "patient", self.units.count
 
     @property
     def summands(self) -> np.ndarray:
@@ -80,7 +81,7 @@ class Prepared:
 
     def summed(self, units: Units) -> np.ndarray:
         """(G, N) the sums over the images of each unit."""
-        return np.stack([units.sums(column) for column in self.summands.T], axis=1)
+        return units.sums(self.summands)
 
     @cached_property
     def whole(self) -> np.ndarray:
@@ -115,11 +116,7 @@ class Prepared:
         raise NotImplementedError
 
     def details(self) -> dict[str, Any]:
-        """The fields of `Numbers` that not every kind of label has."""
-        return {}
-
-    def sample(self) -> Samples:
-        """The sample behind the accuracy, or what takes its place; and the `class_shares` of each class or finding."""
+        """The `sample` behind the accuracy, or what takes its place; and fields that not every kind of label has."""
         raise NotImplementedError
 
     def parts(self, name: str, entry: Estimate) -> list[str]:
@@ -160,14 +157,9 @@ class Prepared:
             notes.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
         return notes
 
-    def share_gaps(self, other: Any) -> ShareGaps:
-        """How the proportions of two models, or means of them, differ."""
-        return {}
-
     def gaps(self, other: Any) -> dict[str, Gap]:
-        """How the areas, and the numbers of `of_sums`, of two models differ. For the latter: the jackknife, leaving out
-        each patient in turn, with Student's t; NaN where a number is undefined for either model, or without one of
-        the patients."""
+        """How each number of two models differs. Of `of_sums`, by default: the jackknife, leaving out each patient in
+        turn, with Student's t; NaN where a number is undefined for either model, or without one of the patients."""
         mine, yours = (model.without(self.units) for model in (self, other))
         spreads = {name: jackknife_spread(mine[name] - yours[name]) for name in mine}
         return {name: tested(self.point[name] - other.point[name], of, "jackknife") for name, of in spreads.items()}
@@ -191,24 +183,20 @@ class Prepared:
         Raises:
             DataError: the predictions have no labels, or a score that is no finite number.
         """
-        prepared = cls(predictions, resamples)
-        prepared.check()
-        return prepared.numbers
+        return cls(predictions, resamples).numbers
 
     @cached_property
     def numbers(self) -> Numbers:
         """What `evaluate` returns."""
-        predictions = self.predictions
-        patients = None if predictions.groups is None else self.units.count
+        self.check()
         numbers = Numbers(
-            n=len(predictions),
-            n_groups=patients,
-            resampling="by image" if patients is None else "by patient",
+            n=len(self.predictions),
+            n_groups=self.patients,
+            resampling=f"by {self.unit}",
             resamples=self.resamples,
             level=LEVEL,
-            classes=list(predictions.classes),
+            classes=list(self.predictions.classes),
             overall=self.overall,
-            sample=Sample.of(self.units, patients, *self.sample()),
             **{"positive_class": None, "per_class": {}, "confusion_matrix": []} | self.details(),
         )
         each = {f"{kind} of {c}": rates[kind] for c, rates in numbers.per_class.items() for kind in PER_CLASS}
@@ -241,18 +229,16 @@ class Prepared:
         first.check()
         second.check()
         ours, theirs, same = first.overall, second.overall, predictions.same_as(other)
-        gaps, shares = first.gaps(second), first.share_gaps(second)
-        difference: dict[str, Estimate] = {}
+        gaps, difference = first.gaps(second), dict[str, Estimate]()
         for name in (name for name in cls.metrics if name in ours and name in theirs):
             mine, yours = ours[name].value, theirs[name].value
             value = np.nan if mine is None or yours is None else mine - yours
-            if name in shares:
-                share, _ = shares[name]
-                low, high = (0.0, 0.0) if same else (share.low, share.high)
-                difference[name] = estimate(share.value, low, high, share.method)
-            elif name in gaps:
-                reach, test = gaps[name]  # 0 where no image shows how much the difference varies
+            gap, test = gaps[name]
+            if isinstance(gap, Share):
+                low, high = (0.0, 0.0) if same else (gap.low, gap.high)
+                difference[name] = estimate(gap.value, low, high, gap.method)
+            else:
                 limit = np.inf if name in cls.unbounded else 1.0
-                difference[name] = gap_estimate(value, reach if same or np.all(reach > 0) else np.nan, test, limit)
-        tests = {name: test for name, (_, test) in (gaps | shares).items() if name in cls.tested}
-        return PairedComparison(overall=theirs, difference=difference, tests={name: tests[name] for name in cls.tested})
+                difference[name] = gap_estimate(value, gap, test, limit, same)
+        tests = {name: gaps[name][1] for name in cls.tested}
+        return PairedComparison(overall=theirs, difference=difference, tests=tests)
