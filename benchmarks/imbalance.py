@@ -129,7 +129,7 @@ class Weighted:
     def __call__(self, outputs: Tensor, targets: Tensor, images: Any) -> Tensor:
         """The share, (), of logits (n, K) in the mean."""
         if self.drawn is not None:
-            return F.cross_entropy(outputs, self.drawn[targets], reduction="sum") / count
+            return F.cross_entropy(outputs, self.drawn[targets], reduction="sum") / images
         logits, smoothing = outputs + self.offset, self.smoothing
         return F.cross_entropy(logits, targets, self.weights, reduction="sum", label_smoothing=smoothing) / images
 
