@@ -117,6 +117,26 @@ def study_of(trials: list[TrialResult], best: int, **more: Any) -> TuningStudy:
     return TuningStudy(**(given | {"trials": trials, "best": best, "plan": 1, "changed": {}} | more))
 
 
+def test_the_winner_is_not_trained_on_other_images_than_the_trials(
+    done: TuneResult, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, image = shutil.copytree(done.folder, tmp_path / "t"), next(data.rglob("*.png"))
+    shutil.rmtree(there / "winner")
+    content, chosen = image.read_bytes(), Search.chosen
+
+    def lost(self: Search) -> TuningStudy:
+        image.unlink()
+        return chosen(self)
+
+    monkeypatch.setattr(Search, "chosen", lost)
+    try:
+        with pytest.raises(DataError, match="other images, labels or splits"):
+            tune(resume=there)
+    finally:
+        image.write_bytes(content)
+    assert not (there / "winner").exists()
+
+
 @pytest.mark.parametrize(("value", "keep"), [(0.7, True), (0.9, False)])
 def test_a_winner_that_another_seed_makes_worse_than_the_plan_is_not_recommended(value: float, keep: bool) -> None:
     trials = [

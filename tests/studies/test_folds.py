@@ -268,6 +268,37 @@ def test_processes_that_torchrun_started_are_refused_before_they_meet(monkeypatc
         cross_validate("data")
 
 
+def test_images_that_change_while_the_folds_train_end_the_study(
+    done: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the tests of the folds would overlap. The second fold loses an image, the third one changes it."""
+    there, image, trained = shutil.copytree(done, tmp_path / "all"), next(data.rglob("*.png")), list[str]()
+    for name in ("fold-2", "fold-3", "test", "ensemble"):
+        shutil.rmtree(there / name)
+    content = image.read_bytes()
+
+    def stub(name: str, **arguments: object) -> SimpleNamespace:
+        trained.append(name)
+        shutil.copytree(done / name, there / name)
+        if name == "fold-2":
+            image.unlink()
+        else:
+            Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
+        return SimpleNamespace(test=None, val=None)
+
+    monkeypatch.setattr("vitmed.studies.study.vitmed.train", stub)
+    try:
+        with pytest.raises(DataError, match="other images, labels or splits"):
+            cross_validate(resume=there)
+        image.write_bytes(content)
+        assert trained == ["fold-2"]
+        with pytest.raises(DataError, match=f"{image.name}: 1 image has changed"):
+            cross_validate(resume=there)
+    finally:
+        image.write_bytes(content)
+    assert trained == ["fold-2", "fold-3"] and not (there / "test").exists()
+
+
 def test_a_refused_beginning_leaves_nothing(data: Path, tmp_path: Path) -> None:
     for split in ("train", "test"):
         (tmp_path / "parted").mkdir(exist_ok=True)

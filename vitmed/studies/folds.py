@@ -126,6 +126,7 @@ class CrossValidation(Study[Evaluation]):
     def __init__(self, folder: RunFolder, first: Mapping[str, Any] | None = None, places: Places = HERE) -> None:
         self.folder, self.first, self.places, self.offline = folder, first, places, is_offline(names=())
         self.divided = read_study(folder.folds, Divided, AGAIN)
+        self.data = self.divided.data
 
     @classmethod
     def new(cls, config: Config, folder: Path, first: Mapping[str, Any], places: Places, clock: Clock) -> Self:
@@ -167,8 +168,8 @@ class CrossValidation(Study[Evaluation]):
             raise UsageError(f"{self.folder.path}: these folds are finished and evaluated", "start a new run")
         if self.first is None and self.planned is None:
             raise CheckpointError(f"{self.folder.path}: its first fold had not begun", AGAIN)
-        if self.first is None and self.divided.data:
-            check_same_data(self.settings, self.divided.data, self.folder)
+        if self.first is None:
+            check_same_data(self.settings, self.data, self.folder)
 
     def interrupted(self) -> None:
         if self.planned is None:
@@ -211,6 +212,7 @@ class CrossValidation(Study[Evaluation]):
     def finish(self) -> Evaluation:
         folder, pooled = self.folder, self.folder.path / "test"
         if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
+            check_same_data(self.settings, self.data, self.folder)
             report_evaluation(_pool(folder, self.tested(), self.divided), {})
         if all(run.best.is_file() for run in self.done()):
             joined = RunFolder(folder.joined)

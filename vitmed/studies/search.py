@@ -300,6 +300,7 @@ class Search(Study[TuningStudy]):
 
     def __init__(self, optuna: Any, folder: RunFolder, asked: Asked, clock: Clock, places: Places = HERE) -> None:
         self.optuna, self.folder, self.asked, self.clock, self.places = optuna, folder, asked, clock, places
+        self.data = asked.data
         self.metric, self.pace, self.queue = ALL_METRICS[asked.metric], asked.one_pass, asked.queue
         self.most = len(self.queue) if asked.seeds else asked.trials
         pruner = optuna.pruners.NopPruner()
@@ -485,6 +486,7 @@ class Search(Study[TuningStudy]):
         left = {} if asked.time is None else {"time": max(asked.time - self.clock.seconds(), self.reserve)}
         title = f"trial {best.number} is the best on validation; its settings once more, with another seed"
         job = Job(REFIT, title, {"config": folder.path / BASE, "sets": sets, "offline": asked.offline, **left})
+        check_same_data(self.settings, self.data, folder)
         with workers(folder, self.places._replace(runs=1, logged=False)) as executor:
             run = executor.submit(job).result()
         assert run is not None
