@@ -225,6 +225,17 @@ def test_runs_with_the_same_splits_are_joined(runs: list[Path], data: Path, tmp_
     assert tested.metrics.weights_hash == joined.weights_hash
 
 
+def test_runs_of_the_same_name_in_folders_of_the_same_name_are_told_apart(runs: list[Path], tmp_path: Path) -> None:
+    there = [shutil.copytree(run, tmp_path / project / "runs" / "m") for run, project in zip(runs, "xy", strict=True)]
+    found = ensemble(there, output=tmp_path / "both")
+    assert found.shares == {"x/runs/m": 0.5, "y/runs/m": 0.5}
+    chosen = json.loads((tmp_path / "both" / "ensemble.json").read_text())["chosen"]
+    assert chosen["words"] == "the mean of x/runs/m, y/runs/m"
+    for name, of_run in chosen["numbers"].items():
+        report = json.loads((tmp_path / ("both" if name == "together" else name) / VAL).read_text())
+        assert of_run["log_loss"]["value"] == pytest.approx(report["overall"]["log_loss"]["value"], abs=1e-9)
+
+
 def test_settings_of_evaluation_are_those_of_the_first_run_and_said_to_be(runs: list[Path], tmp_path: Path) -> None:
     other = shutil.copytree(runs[1], tmp_path / "other")
     saved = torch.load(other / "best.pt", weights_only=True)

@@ -45,6 +45,7 @@ from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Origin, Results
 from vitmed.report.write import Report, read_baselines
 from vitmed.studies.cluster import HERE, Places
+from vitmed.studies.comparison import short_names
 from vitmed.studies.study import Job, Study, check_same_data, conduct, read_study, settings_of
 from vitmed.training.plan.time import Clock
 from vitmed.training.run import resumed_settings
@@ -93,7 +94,7 @@ class SharedTime(NamedTuple):
 
     def each(self, begun: int = 0) -> float:
         """Seconds of a fold, after `begun` others have begun."""
-        rounds = -(-(self.folds - begun) // self.parallel)
+        rounds = -(-self.folds // self.parallel) - begun // self.parallel  # that are left, of `parallel` folds each
         seconds = max(1.0, (self.limit - self.joining - self.used) / rounds)
         if not begun:
             say(f"--time {duration_text(self.limit)}: {duration_text(seconds)} for each fold")
@@ -393,7 +394,7 @@ def _choice(candidates: Sequence[Candidate], shares: Mapping[str, float], parts:
     names = (kind.headline[0], kind.val_loss)
     resamples = max(200, candidates[0].members[0].config.evaluate.resamples)
     of, rows = list(shares), dict[str, dict[str, Any]]()
-    for name, predictions in zip([*of, "together"], parts, strict=False):
+    for name, predictions in zip([*of, *["together"] * (len(of) > 1)], parts, strict=True):
         overall: dict[str, Estimate] = kind.numbers.evaluate(predictions, resamples).overall
         say(f"{name}: {', '.join(f'{kind.metrics[key].title} {value_text(overall[key])}' for key in names)}")
         rows[name] = {key: overall[key].to_dict() for key in names}
@@ -457,8 +458,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     which one was trained on an image or a patient of the test."""
     parts = aligned([candidate.predictions for candidate in candidates])
     share, paths = 1 / len(candidates), [candidate.folder.path.resolve() for candidate in candidates]
-    alike = len({path.name for path in paths}) < len(paths)  # such as "runs/first" and "old/first"
-    shares = {f"{path.parent.name}/{path.name}" if alike else path.name: share for path in paths}
+    shares = dict.fromkeys(short_names([path.parts for path in paths]), share)
     members = [member for candidate in candidates for member in candidate.members]
     each = [share / len(candidate.members) for candidate in candidates for _ in candidate.members]
     splits, hashes = _images(candidates, members)
