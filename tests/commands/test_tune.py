@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -344,6 +345,21 @@ def test_when_the_time_is_used_trials_end_and_the_winner_is_trained(
     found = run(data, tmp_path, trials=9, epochs=3)
     assert [(t.state, t.epochs) for t in found.study.trials] == [("done", 3), ("stopped", 1)]
     assert found.study.of(2).reason == "the time was used" and found.study.test is not None
+
+
+def test_the_time_for_the_winner_counts_the_start_of_a_run_once(
+    done: TuneResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was forecast as 9 s; a run that needs 15 s before its first epoch ends does not have epochs of 15 s."""
+    plan = json.loads((done.folder / "tune.json").read_text())
+    asked = Asked(**plan | {"time": 240.0, "before": 9.0, "one_pass": 0.5, "after": 4.0})
+    search, now = Search(optuna, RunFolder(tmp_path), asked, Clock()), [0.0]
+    monkeypatch.setattr("vitmed.studies.search.time", SimpleNamespace(monotonic=lambda: now[0]))
+    search._ask()
+    with search.watch(search._job(0)) as on_epoch:
+        for epoch, now[0] in enumerate((15.0, 16.0, 18.0), 1):
+            assert not on_epoch({"epoch": epoch, f"val_{asked.metric}": 0.5})  # type: ignore[misc]
+    assert search.pace == 1.5 and search.reserve == 9 + asked.epochs * 1.5 + 4
 
 
 @pytest.mark.slow

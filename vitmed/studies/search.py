@@ -408,13 +408,14 @@ class Search(Study[TuningStudy]):
     @contextlib.contextmanager
     def watch(self, job: Job) -> Iterator[OnEpoch]:
         """As `Study.watch`: a trial ends early where Optuna says so, or the time is used."""
-        number, began, first = self.number(job), time.monotonic(), list[int]()
+        number, ends = self.number(job), list[tuple[int, float]]()
         most = int(self.files[number].values.get("train.epochs", self.asked.epochs))
 
         def on_epoch(record: Record) -> bool:
-            epoch = record["epoch"]
-            first.append(epoch)
-            self.pace = max(self.pace, (time.monotonic() - began) / (epoch - first[0] + 1))
+            epoch, now = record["epoch"], time.monotonic()
+            ends.append((epoch, now))
+            if epoch > (first := ends[0])[0]:  # what precedes the end of the first is mostly the start of the run
+                self.pace = max(self.pace, (now - first[1]) / (epoch - first[0]))
             advance(epoch, most)
             poor, late = self._look(self.open[number], record), self.late and epoch < most
             if late or self.asked.time is not None:
