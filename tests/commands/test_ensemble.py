@@ -219,6 +219,11 @@ def test_runs_with_the_same_splits_are_joined(runs: list[Path], data: Path, tmp_
     stated = json.loads(text := describe_export(joined, {}))
     assert stated["facts"]["Model"] == "the mean of 2 models (0.5 + 0.5)" and stated["record"] == {}
     assert "two" not in re.findall(r"\w+", text)  # the name of a run
+    for key in ("Started from", "Optimisation", "Views"):  # what differs is said of both
+        each = [json.loads((run / VAL).read_text())["report"]["facts"][key] for run in runs]
+        said = json.loads((tmp_path / "both" / VAL).read_text())["report"]["facts"][key]
+        assert said == "; ".join(dict.fromkeys(each)) and stated["facts"].get(key, each[0]) == said
+        assert (len(set(each)) == 1) is (key == "Views")
     assert len(joined.splits.samples["val"]) == len(load_checkpoint(runs[0]).splits.samples["val"])
     tested = evaluate(tmp_path / "both")
     assert tested.folder == tmp_path / "both" / "test"

@@ -45,6 +45,7 @@ class Ensemble(SavedModel):
             "Model": f"{MEAN}{counted(len(self.members), 'model')} ({shares})",
             "Model choice": self.chosen.get("words", ""),
             "Seed": ", ".join(str(seed) for seed in dict.fromkeys(member.config.train.seed for member in self.members)),
+            **self.chosen.get("facts", {}),
         }
         object.__setattr__(self, "facts", facts)  # frozen; `replace` makes it anew
 

@@ -349,6 +349,10 @@ def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
 # --- folds or runs as one model
 
 
+# rows of a report in which members may differ
+TRAINING = ("Started from", "Preprocessing", "Augmentation", "Views", "Optimisation", "Versions")
+
+
 @dataclass(frozen=True)
 class EnsembleResult:
     """The folder of an ensemble, the share of each folder that was joined, by name, and the evaluation on the images on
@@ -477,6 +481,9 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     policy = choose_policy(for_policy, config, None, joined.weights_hash)
     predictions = policy.apply(for_policy)
     chosen = _choice(candidates, shares, [*parts, predictions] if len(parts) > 1 else parts)
+    each_facts = [facts(member, "", 0, "") for member in members]
+    texts = {key: dict.fromkeys(of_member[key] for of_member in each_facts) for key in TRAINING}
+    chosen["facts"] = {key: "; ".join(of_all) for key, of_all in texts.items() if len(of_all) > 1}
     outputs = open_network(joined, policy, "cpu", "fp32").outputs(lambda i: joined.preprocessing.drawn(), 1)
     policy = policy.model_copy(update={"known_logits": tuple(outputs.logits[0].tolist())})
     joined = replace(joined, policy=policy, chosen=chosen)
