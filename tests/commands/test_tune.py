@@ -35,6 +35,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined
 from vitmed.report.plots.curves import history_figure
 from vitmed.studies.search import Asked, Search, TuneResult, _notes, _table, read_space, resumed_study, suggest
+from vitmed.studies.study import Job
 from vitmed.training.plan.time import Clock
 
 optuna = pytest.importorskip("optuna")
@@ -157,6 +158,9 @@ def test_epochs_that_are_searched_are_counted_by_trial() -> None:
         TrialResult(number=3, state="done", values=nine, value=0.9, epochs=9),
     ]
     assert "1 trial stopped early: 13 of 15 epochs were trained." in _notes(study_of(trials, 3))
+    raw = "The Log loss of a stopped trial is that of its last epoch, before calibration."
+    assert raw in _notes(study_of(trials, 3).model_copy(update={"metric": "log_loss", "title": "Log loss"}))
+    assert raw.replace("Log loss", "AUROC") not in _notes(study_of(trials, 3))
 
 
 @pytest.mark.slow
@@ -360,6 +364,20 @@ def test_the_time_for_the_winner_counts_the_start_of_a_run_once(
         for epoch, now[0] in enumerate((15.0, 16.0, 18.0), 1):
             assert not on_epoch({"epoch": epoch, f"val_{asked.metric}": 0.5})  # type: ignore[misc]
     assert search.pace == 1.5 and search.reserve == 9 + asked.epochs * 1.5 + 4
+
+
+def test_the_plan_is_no_change_of_itself_however_many_digits_it_has(
+    done: TuneResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial has three of them, but tuned.yaml keeps the plan's number."""
+    plan = json.loads((done.folder / "tune.json").read_text())
+    plan |= {"space": {"train.lr": "0.001..0.01"}, "planned": {"train.lr": 0.00333333}}
+    search = Search(optuna, RunFolder(tmp_path), Asked(**plan), Clock())
+    monkeypatch.setattr(Job, "done", lambda self, folder: folder)
+    monkeypatch.setattr(Search, "estimate", lambda *_: Estimate(value=0.8, low=None, high=None))
+    search._ask()
+    study = search.chosen()
+    assert study.of(1).values == {"train.lr": 0.00333} and (study.best, study.plan, study.changed) == (1, 1, {})
 
 
 @pytest.mark.slow

@@ -524,9 +524,10 @@ class Search(Study[TuningStudy]):
         pool = [one for one in pool if ended[one.number] == max(ended.values())]  # a mean of fewer may be luck
         best = max(pool, key=lambda trial: ((trial.value or 0.0) * (1 if higher else -1), -trial.number))
         planned = {place: value for place, value in asked.planned.items() if place != SEED}
-        changed = {place: value for place, value in best.values.items() if not alike(value, planned[place])}
         plan = [t.number for t in combinations if all(alike(t.values.get(p), value) for p, value in planned.items())]
-        plan = plan if asked.seeds else [1][: len(self.queue)]
+        plan = plan if asked.seeds else [1][: len(self.queue)]  # whose numbers have three digits, and the plan's more
+        differ = {place: value for place, value in best.values.items() if not alike(value, planned[place])}
+        changed = {} if best.number in plan else differ
         return TuningStudy(
             metric=asked.metric,
             title=self.metric.title,
@@ -564,6 +565,8 @@ def _notes(study: TuningStudy) -> list[str]:
         each = [(trial.epochs, int(trial.values.get("train.epochs", study.epochs))) for trial in study.trials]
         used, most = map(sum, zip(*each, strict=True))
         notes.append(f"{counted(len(stopped), 'trial')} stopped early: {used:,} of {most:,} epochs were trained.")
+        if study.metric != "auroc":
+            notes.append(f"The {title} of a stopped trial is that of its last epoch, before calibration.")
     if failed := [trial.reason for trial in study.trials if trial.state == "failed"]:
         notes.append(f"{counted(len(failed), 'trial')} failed: {listed(sorted(set(failed)), 3, '; ')}")
     return notes
