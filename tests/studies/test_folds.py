@@ -175,6 +175,8 @@ def test_each_image_keeps_the_decision_of_its_own_fold(decided: Path, tmp_path: 
     assert "if it is the more likely class" not in text
     assert "the more likely class wins" not in text and "(in use)" not in text
     assert "abstention" not in found
+    (note, *_) = json.loads((decided / "ensemble" / "val" / "metrics.json").read_text())["report"]["notes"]
+    assert "The sensitivity that was asked for is that of single models" in note
 
     again = evaluate(decided / "test" / "predictions.csv", output=tmp_path / "again").metrics.to_dict()
     for part in ("overall", "per_class", "operating_points", "prevalence", "flow", "folds", "notes", "per_patient"):

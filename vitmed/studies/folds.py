@@ -495,6 +495,10 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
             "image, those that had not seen it. The mean of all is steadier than that, so its probabilities may be "
             "less extreme than its calibration assumes."
         )
+        if config.target_sensitivity or config.target_specificity:
+            asked = "sensitivity" if config.target_sensitivity else "specificity"
+            about_policy += f" The {asked} that was asked for is that of single models; the mean of all may have"
+            about_policy += f" another {asked}, often a higher one at the cost of the other: test it (--hold-out)."
     notes = [about_policy, *leaks, *notes_of(policy)]
     root, how = members[0].splits.root, joined.preprocessing
     title = f"{counted(len(members), 'model')}, images that chose the policy"
