@@ -166,7 +166,7 @@ def test_every_fold_gets_the_same_time_and_all_end_within_the_limit(folds: int, 
     for begun in range(folds):
         if len(ends) == parallel:
             now = ends.pop(0)
-        each.append(SharedTime(3600, folds, parallel, 0, SimpleNamespace(seconds=lambda: now)).each(begun))
+        each.append(SharedTime(3600, folds, parallel, 0, SimpleNamespace(seconds=lambda then=now: then)).each(begun))
         ends.append(now + each[-1])
     assert each == pytest.approx([3600 / -(-folds // parallel)] * folds) and max(ends) <= 3600
 

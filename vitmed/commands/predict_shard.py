@@ -164,8 +164,8 @@ def write_shard(
         cells = (map(from_cell, table[name].to_pylist()) for name in ("path", parts.ERROR, parts.VERSION))
         rows = [*zip(*cells, strict=True)]
         if changed := next((name for name, _, version in rows if versions.get(name) not in (None, version)), None):
-            how = "has changed since" if versions[changed] else "is missing, and was there when"
-            raise DataError(f"{changed}: {how} {file} was written", f"remove {file}, and run it again")
+            what = "has changed since" if versions[changed] else "is missing, and was there when"
+            raise DataError(f"{changed}: {what} {file} was written", f"remove {file}, and run it again")
         errors = tuple((name, problem) for name, problem, _ in rows if problem)
     elif names:
         with fetched(names) as places:
