@@ -365,6 +365,35 @@ def test_an_excel_table(tmp_path: Path) -> None:
     assert len(found) == 24  # and the column without a name, as pandas writes it, is left out
 
 
+def test_merged_cells_have_one_value_and_hidden_rows_are_noted(tmp_path: Path) -> None:
+    """Findings of a patient over both images, and a heading in the first row that is none of a column."""
+    from openpyxl import load_workbook
+
+    root = draw_classes(tmp_path / "data", 12)
+    paths = sorted(file.relative_to(root).as_posix() for file in root.rglob("*.png"))
+    rows = [[path, *((i // 2, i // 2 % 2, i // 4 % 2) if i % 2 == 0 else ())] for i, path in enumerate(paths)]
+    file = excel(tmp_path / "t.xlsx", [["path", "patient", "fluid", "scar", "seen by", None], *rows])
+    book = load_workbook(file)
+    sheet = book.worksheets[0]
+    for i in range(2, 26, 2):
+        for column in "BCD":
+            sheet.merge_cells(f"{column}{i}:{column}{i + 1}")
+    sheet["E2"] = "Roe"
+    sheet.merge_cells("E1:F1")
+    sheet.merge_cells("E2:F25")
+    for i in (4, 5, 9):
+        sheet.row_dimensions[i].hidden = True
+    book.save(file)
+    found = split(root, labels=file)
+    assert {s.path: (s.group, s.targets, s.columns) for s in found.every} == {
+        path: (str(i // 2), (i // 2 % 2, i // 4 % 2), ("Roe",)) for i, path in enumerate(paths)
+    }
+    (note,) = found.notes
+    assert (
+        note == f"{file}: 3 rows are hidden in Excel, such as by a filter, and yet used; to leave rows out, delete them"
+    )
+
+
 def test_a_formula_without_a_stored_value_is_not_read_as_an_empty_cell(tmp_path: Path) -> None:
     """A program writes formulas without their values: an empty column would lose a finding without a word."""
     root = draw_classes(tmp_path / "data", 12)

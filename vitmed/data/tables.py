@@ -129,7 +129,7 @@ def read_table(file: str | Path) -> Table:
     file, notes = local_path(file), tuple[str, ...]()
     lines, rows, header = [], [], None
     if file.suffix.lower() == ".xlsx":
-        numbered = sheet_rows(file)
+        numbered, notes = sheet_rows(file)
     else:
         text, encoding = read_text(file, "a CSV table", OLD)
         if encoding in OLD:
@@ -184,12 +184,13 @@ def _plain(path: str) -> str:
     return path if path.isascii() else unicodedata.normalize("NFC", path)
 
 
-def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """The number of each row of an Excel file's first visible sheet, from 1, and its cells (extra `xlsx`).
+def sheet_rows(file: Path) -> tuple[Iterator[tuple[int, list[str]]], tuple[str, ...]]:
+    """The number of each row of an Excel file's first visible sheet, from 1, and its cells (extra `xlsx`); and notes.
 
     All rows are as long as the longest; empty last columns are left out. Whole numbers are written without a fraction,
-    dates as 2026-11-22, TRUE and FALSE as in Excel; of a formula the value that Excel stored. Raises DataError:
-    missing, damaged or too large. UsageError: openpyxl is not installed.
+    dates as 2026-11-22, TRUE and FALSE as in Excel; of a formula the value that Excel stored. Merged cells below the
+    first row all have their one value. Raises DataError: missing, damaged or too large. UsageError: openpyxl is not
+    installed.
     """
     try:
         from openpyxl import load_workbook
@@ -212,6 +213,10 @@ def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
                     text = f"{file}: the cell {cell.coordinate} holds a formula whose value is not stored"
                     raise DataError(text, "open it in Excel or LibreOffice and save it, or save it as CSV UTF-8")
             rows = [[cell_text(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
+            for area in sheet.merged_cells.ranges:
+                for row, column in area.cells if area.min_row > 1 else ():  # else a heading
+                    rows[row - 1][column - 1] = rows[area.min_row - 1][area.min_col - 1]
+            hidden = sum(any(rows[i - 1]) for i, row in sheet.row_dimensions.items() if row.hidden and i <= len(rows))
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})", "name a table") from None
     except DataError:
@@ -220,7 +225,9 @@ def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{file}: not an Excel file that can be read ({reason})", "save it as CSV UTF-8") from None
     width = max((i + 1 for row in rows for i, cell in enumerate(row) if cell), default=0)
-    yield from enumerate((row[:width] for row in rows), start=1)
+    are = f"{file}: {counted_doing(hidden, 'row')} hidden in Excel, such as by a filter, and yet used"
+    notes = (f"{are}; to leave rows out, delete them",) if hidden else ()
+    return enumerate((row[:width] for row in rows), start=1), notes
 
 
 def cell_text(value: Any) -> str:
