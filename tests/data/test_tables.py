@@ -242,6 +242,18 @@ def test_patients_and_splits_of_the_table(root: Path, tmp_path: Path) -> None:
     assert over.patients == "from the file paths (--group-regex)" and over.columns == ()  # and no error
 
 
+def test_a_column_of_splits_with_another_name_is_noted_until_it_is_taken(root: Path, tmp_path: Path) -> None:
+    """And a column in which one cell is no split is none of splits."""
+    part = {0: "Train", 1: "train", 2: "test"}
+    columns = {"Used in": lambda p: part[int(p[3:-4]) % 10 % 3], "arm": lambda p: "train" if "1" in p else "control"}
+    file = labels(tmp_path / "t.csv", root, **columns)
+    (note,) = split(root, labels=file).notes
+    assert note == f"{file}: the splits in 'Used in' are not used; --split-column 'Used in' takes them"
+    assert split(root, labels=file, resplit=True).notes == ()
+    taken = split(root, labels=file, split_column="Used in", val_fraction=0.3)
+    assert taken.notes == () and taken.made["test"] == "table t.csv"
+
+
 @pytest.mark.parametrize("name", ["Patient Nr.", "patient-no", "MRN", "Pat ID", "subject"])
 def test_the_patient_is_not_the_arm_of_the_study(root: Path, tmp_path: Path, name: str) -> None:
     file = labels(tmp_path / "t.csv", root, **{name: patient, "case": lambda p: "control"})
