@@ -130,6 +130,15 @@ def test_what_is_wrong_with_a_file_has_a_kind(tmp_path: Path) -> None:
         ("Doe-Jane-19600412.png", "a name and a year of birth"),
         ("1960_DOE_JANE.png", "a name and a year of birth"),
         ("CHEST_XRAY_1960_and_DOE_JANE_1961", "a name and a year of birth"),
+        *(
+            (f"{name}_1950.png", "a name and a year of birth")
+            for name in ("M\u00fcller_Hans", "Garci\u0301a_Mari\u0301a")
+        ),
+        ("\u00d6ZT\u00dcRK_ALI_1950.png", "a name and a year of birth"),
+        ("Rossi_Mario_01.02.1950.png", "a name and a year of birth"),
+        ("31-12-1950 Rossi Mario", "a name and a year of birth"),
+        ("M\u00dcLLER^J\u00dcRGEN", "a name"),
+        ("Frau_\u00d6zdemir", "a name with a title"),
     ],
 )
 def test_what_looks_like_a_person(text: str, what: str) -> None:
@@ -141,7 +150,7 @@ def test_what_looks_like_a_person(text: str, what: str) -> None:
     [
         "", "P007_c012.png", "infected/cell_12.png", "CHEST_XRAY_1998.png", "LEFT_BREAST_2019", "DOE_CHEST_1960",
         "jdoe3", "DOE_JANE_1860", "DOE_JANE_19601350", "1234-45-6789", "123-45-67890", "stubborn1", "user@localhost",
-        "1960_LUNG_JANE.png", "A^B", "thin_smear_3.png",
+        "1960_LUNG_JANE.png", "A^B", "thin_smear_3.png", "Rossi_Mario_01.13.1950", "CHEST_XRAY_01.02.1998", "\u00c4_R_1950",
     ],
 )  # fmt: skip
 def test_what_does_not(text: str) -> None:
