@@ -23,7 +23,7 @@ from vitmed.imaging.window import Window
 
 # --- personal data in file names and in the metadata of image files
 
-MARKS = (b"Exif", b"tEXt", b"iTXt", b"zTXt", b"eXIf", b"xmpmeta", b"\xff\xfe", b"II*\x00", b"MM\x00*")
+MARKS = (b"Exif", b"tEXt", b"iTXt", b"zTXt", b"eXIf", b"xmpmeta", b"\xff\xfe", b"II*\x00", b"MM\x00*", b"GIF8")
 EXIF_FIELDS = ("Artist", "XPAuthor", "CameraOwnerName", "Copyright", "HostComputer")
 KEYS = re.compile(r"patient|birth|\bdob\b|\bmrn\b|author|owner|physician|doctor|full.?name|e-?mail|address|phone", re.I)
 _NOBODY = r"anonym[a-z]*|de-?ident[a-z]*|removed|redacted|unknown|none|n/?a|test|phantom|subject|patient|case"
@@ -86,10 +86,14 @@ def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
 
             tags = [*DICOM_FIELDS, "BurnedInAnnotation", "Modality", "PatientID"]
             about = pydicom.dcmread(io.BytesIO(data), stop_before_pixels=True, specific_tags=tags, force=True)
+            identity = str(about.get("PatientID", ""))
+            person = looks_like_a_person(identity) is not None and not NO_PERSON.search(identity)
             for name in DICOM_FIELDS:
                 value = str(about.get(name, "") or "").strip(" ^=")
-                if value and not NO_PERSON.search(value) and value != str(about.get("PatientID", "")):
+                if value and not NO_PERSON.search(value) and (person or value != identity):
                     signs.append(f"DICOM {name}")
+            if person:
+                signs.append("DICOM PatientID")
             if str(about.get("BurnedInAnnotation", "")).upper() == "YES":
                 signs.append("DICOM BurnedInAnnotation YES")
             elif (modality := str(about.get("Modality", ""))) in BURNED:
