@@ -140,7 +140,7 @@ def show_expression(expression: str | None) -> None:
 def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
     """The patient in each relative path: the first bracket that matched, or the whole match if there is none.
 
-    A patient has the first of its spellings, None where the expression does not match. Names of several shapes need
+    A patient has the least of its spellings, None where the expression does not match. Names of several shapes need
     alternatives, each with its own bracket.
     Raises UsageError: not a regular expression, or one that takes too long on these paths.
     """
