@@ -76,9 +76,8 @@ def explain(
     chosen = predictions.explained if target is None else np.full(len(predictions), answers.index(target))
     maps = explain_predictions(saved, predictions, chosen, device, files.how)
     maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in (methods or METHODS)})
-    verdicts = {name: text for name, text in known_verdicts(saved).items() if name in maps.grids}
-    if (chosen != predictions.explained).any():
-        verdicts = dict.fromkeys(maps.grids, OF_OTHER)
+    known = known_verdicts(saved) if (chosen == predictions.explained).all() else dict.fromkeys(METHODS, OF_OTHER)
+    verdicts = {name: text for name, text in known.items() if name in maps.grids}
     explanation = Explanation(predictions, maps.grids, maps.targets, verdicts, folder, maps.shift)
     _write(explanation, maps, saved.path.name)
     for name in maps.grids:

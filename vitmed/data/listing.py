@@ -214,9 +214,9 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
         if not images.bins and len(images.classes) < 2:
             problem = f"{config.labels}: all rows have the class {images.classes[0]!r}; a classifier needs two classes"
             raise DataError(problem, "add rows of another class")
-        columns = zip(*(sample.columns for sample in images.samples.get(ALL, ())), strict=True)
-        for name, cells in zip(images.columns, () if config.resplit else columns, strict=False):
-            if None not in (splits := {*map(split_of, cells)}) and {"train"} < splits:
+        for k, name in enumerate(() if config.resplit else images.columns):
+            splits = {split_of(sample.columns[k]) for sample in images.samples.get(ALL, ())}
+            if None not in splits and {"train"} < splits:
                 note = f"{config.labels}: the splits in {name!r} are not used; --split-column {quoted(name)} takes them"
                 images = replace(images, notes=(*images.notes, note))
         return with_patients(images, config)

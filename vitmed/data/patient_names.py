@@ -33,7 +33,6 @@ AS_ORIGINALS = "as originals of augmented copies"
 PEOPLE = re.compile(
     r"pa[tzc]ien|person|subj|case|donor|particip|proband|mouse|animal|\b(sub|pat|pt|pid|mrn)s?\b|^ids?$"
 )
-NUMBERED_AS = {"no", "nr", "num", "number", "numero", "name", "code", "key", "uid"}  # as in patient_code
 
 
 class Guess(NamedTuple):
@@ -129,18 +128,9 @@ def _token(texts: Sequence[str]) -> str | None:
     return r"\d{5,}" if re.match(r"\d{5}", texts[0]) else None
 
 
-def words_of(column: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])|[^A-Za-z]+", " ", column).lower().strip()
-
-
-def is_of_patients(column: str) -> bool:
-    """Whether the name of a column says nothing but that it names patients: participant_id, not patient_age."""
-    return all(PEOPLE.search(word) or word in NUMBERED_AS for word in words_of(column).split() or [""])
-
-
 def known_by_column(column: str, flag: str) -> str:
     """How the groups of a column are known, in words: patients where the name of the column says so."""
-    words = words_of(column)
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])|[^A-Za-z]+", " ", column).lower().strip()
     if PEOPLE.search(words):
         return f"by table ({flag})"
     name = "" if words in ("group", "groups") else re.sub(r"[^\w.-]+", "_", column) + " "

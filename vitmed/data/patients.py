@@ -24,7 +24,7 @@ from vitmed.core.text import counted, counted_doing, lines_of, one_spelling, quo
 from vitmed.data.duplicates import find_copies
 from vitmed.data.folders import tables_in
 from vitmed.data.image_cache import ImageCache, scan
-from vitmed.data.patient_names import AS_ORIGINALS, Guess, guess_copies, guess_patients, is_of_patients, known_by_column
+from vitmed.data.patient_names import AS_ORIGINALS, Guess, guess_copies, guess_patients, known_by_column
 from vitmed.data.samples import Splits
 from vitmed.data.tables import PATH_NAMES, Table, read_table
 from vitmed.imaging.choose_window import choose_window
@@ -162,11 +162,8 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
 
 
 def patient_column(table: Table, card: str | None = None) -> int | None:
-    """The column of patients: by a usual name, else the only one whose name says so and in which rows share a value."""
-    usual, others = table.find(GROUP_NAMES, card), list[int]()
-    for i, name in enumerate(table.header):
-        if is_of_patients(name) and 1 < len({row[i] for row in table.rows}) < len(table.rows):
-            others.append(i)
+    """The column of patients: by a usual name, else the only one that says so in another way and joins rows."""
+    usual, others = table.find(GROUP_NAMES, card), [*table.of_patients()]
     return others[0] if usual is None and len(others) == 1 else usual
 
 

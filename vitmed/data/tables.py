@@ -24,6 +24,11 @@ from vitmed.core.text_files import BLANKS, EMPTY, OLD, read_csv, read_text
 _PATHS = "path file filename file_name filepath file_path image image_path image_name image_id image_index img"
 PATH_NAMES = tuple(_PATHS.split())
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx", "finding_labels")
+_NUMBER = r"(?:uid|id|nr|no|num(?:ber|ero)?|name|code|key)"
+OF_PATIENTS = re.compile(  # participant_id and "Pat. Nr.", not patient_age; a case may be a study
+    rf"(?i)(?:{_NUMBER}[\W_]*)?(?:pa[tzc]ien[a-z]{{0,3}}|pat|pt|pid|mrn|sub|subj|subject|person|participant|proband|"
+    rf"donor)s?[\W_]*{_NUMBER}?[\W_]*|id"
+)
 UNSEEN = " \t\r\n\xa0\u200b\u200c\u200d\ufeff"  # at the ends of a cell
 FIRST = 5  # most items in one line of a message
 MOST = 500_000_000  # bytes of an Excel file, which is a zip archive
@@ -76,9 +81,8 @@ class Table:
         nothing = {"label": EMPTY, "patient": BLANKS}.get(what, {""})
         if empty := [line for line, cell in zip(self.lines, cells, strict=True) if cell.lower() in nothing]:
             marks = [repr(mark) for mark in dict.fromkeys(cells) if mark and mark.lower() in nothing]
-            without = (
-                f"{counted_doing(len(empty), 'row', 'has', 'have')} no {what}{f' but {listed(marks)}' * bool(marks)}"
-            )
+            but = f" but {listed(marks)}" * bool(marks)
+            without = f"{counted_doing(len(empty), 'row', 'has', 'have')} no {what}{but}"
             raise DataError(
                 f"{self.file}: {without} (column {self.header[column]!r}): line " + ", ".join(map(str, empty[:FIRST])),
                 "fill them, or remove the rows",
@@ -90,14 +94,19 @@ class Table:
         patient, while a second column of patients joins rows. Errors as in `cells`."""
         cells = self.cells(column, "patient")
         named, notes = one_spelling(cells, "patient", [f"line {line}" for line in self.lines])
-        for i, name in enumerate(self.header if len({*cells}) == len(cells) else ()):
-            if not re.fullmatch("(?i)(pat|patient|subject)[ _-]?(id|nr|no|number)?|mrn", name):
-                continue
-            others = [cell for row in self.rows if (cell := row[i].strip()) and cell.lower() not in BLANKS]
-            if 1 < len({*others}) < len(others):
-                alone = f"each image has a {self.header[column]!r} of its own, which counts as its patient"
-                notes.append(f"{self.file}: {alone}; if the patient is {name!r}, remove or rename the other column")
+        for i in self.of_patients() if len({*cells}) == len(cells) else ():
+            alone = (
+                f"each image has a {self.header[column]!r} of its own, which counts as its patient; if the patient is"
+            )
+            notes.append(f"{self.file}: {alone} {self.header[i]!r}, remove or rename the other column")
         return named, notes
+
+    def of_patients(self) -> Iterator[int]:
+        """The columns whose name says nothing but that they name patients and in which rows share a value."""
+        for i, name in enumerate(self.header):
+            cells = [row[i] for row in self.rows if OF_PATIENTS.fullmatch(name) and row[i].lower() not in BLANKS]
+            if 1 < len({*cells}) < len(cells):
+                yield i
 
     def images(self, column: int, root: Path | None, paths: Sequence[str]) -> tuple[list[int | None], list[str]]:
         """The index of each row's image, or None; and the rows without an image, for a message. Without a root, the

@@ -30,7 +30,7 @@ _NOBODY = r"anonym[a-z]*|de-?ident[a-z]*|removed|redacted|unknown|none|n/?a|test
 NO_PERSON = re.compile(rf"(?<![a-z])(?:{_NOBODY})(?![a-z])", re.I)  # whole words: ANNA and CASEY are names
 DICOM_FIELDS = (
     *("PatientName", "PatientBirthDate", "PatientAddress", "PatientTelephoneNumbers", "OtherPatientNames"),
-    *("AccessionNumber", "ReferringPhysicianName", "InstitutionName"),
+    *("AccessionNumber", "ReferringPhysicianName", "InstitutionName", "PatientID"),
 )
 BURNED = {"US": "ultrasound", "SC": "secondary capture", "XA": "angiography"}
 _YEAR = r"(?:19\d\d|20[0-2]\d)"
@@ -80,20 +80,17 @@ def looks_like_a_person(text: str) -> str | None:
 def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
     """Names, never values, of metadata fields that look like a person or locate the picture."""
     if data[128:132] == b"DICM" or path.suffix.lower() in (".dcm", ".dicom", ".ima"):
-        signs = list[str]()  # filled fields, and signs of text in the picture
+        signs = list[str]()  # fields of a person, and signs of text in the picture
         with QUIET, suppress(Exception):  # no pydicom; or a damaged file, which the decoder reports
             import pydicom
 
-            tags = [*DICOM_FIELDS, "BurnedInAnnotation", "Modality", "PatientID"]
+            tags = [*DICOM_FIELDS, "BurnedInAnnotation", "Modality"]
             about = pydicom.dcmread(io.BytesIO(data), stop_before_pixels=True, specific_tags=tags, force=True)
-            identity = str(about.get("PatientID", ""))
-            person = looks_like_a_person(identity) is not None and not NO_PERSON.search(identity)
-            for name in DICOM_FIELDS:
-                value = str(about.get(name, "") or "").strip(" ^=")
-                if value and not NO_PERSON.search(value) and (person or value != identity):
+            filled = {name: str(about.get(name, "") or "").strip(" ^=") for name in DICOM_FIELDS}
+            for name, value in filled.items():
+                person = value != filled["PatientID"] or looks_like_a_person(value)
+                if value and person and not NO_PERSON.search(value):
                     signs.append(f"DICOM {name}")
-            if person:
-                signs.append("DICOM PatientID")
             if str(about.get("BurnedInAnnotation", "")).upper() == "YES":
                 signs.append("DICOM BurnedInAnnotation YES")
             elif (modality := str(about.get("Modality", ""))) in BURNED:
