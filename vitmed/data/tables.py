@@ -95,10 +95,8 @@ class Table:
         cells = self.cells(column, "patient")
         named, notes = one_spelling(cells, "patient", [f"line {line}" for line in self.lines])
         for i in self.of_patients() if len({*cells}) == len(cells) else ():
-            alone = (
-                f"each image has a {self.header[column]!r} of its own, which counts as its patient; if the patient is"
-            )
-            notes.append(f"{self.file}: {alone} {self.header[i]!r}, remove or rename the other column")
+            own = f"each image has a {self.header[column]!r} of its own, which counts as its patient"
+            notes.append(f"{self.file}: {own}; if the patient is {self.header[i]!r}, remove or rename the other column")
         return named, notes
 
     def of_patients(self) -> Iterator[int]:
@@ -197,9 +195,8 @@ def sheet_rows(file: Path) -> tuple[Iterator[tuple[int, list[str]]], tuple[str, 
     """The number of each row of an Excel file's first visible sheet, from 1, and its cells (extra `xlsx`); and notes.
 
     All rows are as long as the longest; empty last columns are left out. Whole numbers are written without a fraction,
-    dates as 2026-11-22, TRUE and FALSE as in Excel; of a formula the value that Excel stored. Merged cells below the
-    first row all have their one value. Raises DataError: missing, damaged or too large. UsageError: openpyxl is not
-    installed.
+    dates as 2026-11-22, TRUE and FALSE as in Excel; of a formula the stored value; merged cells below the first row all
+    have their one value. Raises DataError: missing, damaged or too large. UsageError: openpyxl is not installed.
     """
     try:
         from openpyxl import load_workbook
