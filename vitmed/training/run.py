@@ -220,7 +220,8 @@ class Run(Generic[AnyConfig]):
                 raise problem from None
             if ranks.agree(stop=stop()):
                 task.save_last(self)
-                ended = f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved"
+                epoch = min(self.state.epoch + 1, config.train.epochs)
+                ended = f"interrupted in epoch {epoch}; {self.folder.last} is saved"
                 raise errors.Interrupted(ended, self.go_on)
 
     def _show(self, loss: float, advance: Advance) -> None:
