@@ -85,8 +85,7 @@ class Evaluated:
     @property
     def created(self) -> str | None:
         """When the images were evaluated, UTC; None where it is not known."""
-        time = self.metrics.get("report", {}).get("created")
-        return None if time is None else str(time)
+        return self.metrics.get("report", {}).get("created")
 
 
 def read_evaluation(file: Path, labelled: bool = True) -> Evaluated:
@@ -174,7 +173,7 @@ def find_evaluation(
 
 def earlier_choices(run: RunFolder, weights_hash: str | None, policy: DecisionPolicy | None) -> list[str]:
     """The note on evaluations of the run's test with other weights or a policy that decides otherwise."""
-    own, others = policy and policy.to_json(), list[str]()
+    own, others = None if policy is None else policy.to_json(), list[str]()
     for folder in run.evaluations("test"):
         with suppress(DataError, KeyError, TypeError, AttributeError):  # a folder that vitmed did not write
             metrics = read_metrics(folder / NUMBERS)

@@ -76,9 +76,8 @@ def corrupt(image: Image.Image, name: str, strength: int, seed: tuple[int, ...])
     grey = is_grey(image)
     if grey and how.colour:  # it has neither hue nor stain
         return image
-    plain = image.convert("L" if grey else mode)
     rng = np.random.default_rng([*seed, zlib.crc32(name.encode())])
-    worse = how.change(plain, how.values[strength - 1], rng).convert(mode)
+    worse = how.change(image.convert("L" if grey else mode), how.values[strength - 1], rng).convert(mode)
     if alpha is not None:
         worse.putalpha(alpha)
     return worse
@@ -232,8 +231,7 @@ def measure_robustness(
         notes.append("Patients are unknown: if they have several images each, the intervals are too narrow.")
     elif result.n_groups < FEW_GROUPS:
         notes.append(f"There are only {counted(result.n_groups, 'patient')}: the intervals themselves are unreliable.")
-    words = {"undefined": reasons, "worst": worst, "verdict": sentence, "notes": notes}
-    return result.model_copy(update=words)
+    return result.model_copy(update={"undefined": reasons, "worst": worst, "verdict": sentence, "notes": notes})
 
 
 def _error(kind: TargetKind, predictions: Predictions, number: Estimate) -> np.ndarray:
@@ -252,9 +250,10 @@ def _estimate(error: np.ndarray, before: np.ndarray | None = None, tests: int = 
     start = np.zeros_like(error) if before is None else before
     value, *without = np.round(np.delete(error - start, [1, 2]), 12) + 0.0  # + 0.0: never -0
     if len(without) > 1 and set(without) == {value}:
-        lost = difference(estimate(*error[:3], ""), estimate(*start[:3], ""))
+        lost = difference(estimate(error[0], error[1], error[2], ""), estimate(start[0], start[1], start[2], ""))
         arms = np.array([lost.low, lost.high], dtype=float) - value
-        return estimate(value, *(value + arms * quantile(tests=tests) / quantile() if value else NONE), "mover")
+        low, high = value + arms * quantile(tests=tests) / quantile() if value else NONE
+        return estimate(value, low, high, "mover")
     low, high = jackknife_interval(value, np.array(without), skewed=False, tests=tests)
     return estimate(value, max(low, 0) if before is None else low, high, "jackknife")
 
@@ -303,8 +302,7 @@ def known_stress(run: Path, weights_hash: str, what: str) -> Robustness | None:
     for file in sorted(run.glob(f"{FOLDER}*/{NUMBERS}"), key=lambda file: -file.stat().st_mtime_ns):
         with contextlib.suppress(OSError, ValueError):  # a file that vitmed did not write
             found.append(Robustness.model_validate_json(file.read_text(encoding="utf-8")))
-    of_weights = (stress for stress in found if stress.weights_sha256 == weights_hash)
-    return next(iter(sorted(of_weights, key=lambda stress: stress.what != what)), None)
+    return min((s for s in found if s.weights_sha256 == weights_hash), key=lambda s: s.what != what, default=None)
 
 
 @dataclass(frozen=True)
@@ -333,8 +331,7 @@ def stress_images(
 ) -> tuple[Robustness, dict[str, list[np.ndarray]]]:
     """Predict a sample of images, clean and corrupted. Returns the content of stress.json; and title of each corruption
     -> an image as it is and at strengths 1 to 5. Raises DataError: no image can be read; UsageError: no corruption."""
-    seed = request.seed
-    picked = pick_images([sample.label for sample in chosen.samples], request.images, seed)
+    picked = pick_images([sample.label for sample in chosen.samples], request.images, request.seed)
     decoded = _decode(saved.preprocessing, chosen, picked)
     unreadable = len(picked) - len(decoded)
     names, grey = list(request.corruptions or CORRUPTIONS), "the network sees grey" * (saved.preprocessing.channels < 3)
@@ -357,7 +354,7 @@ def stress_images(
         "weights_sha256": saved.weights_hash,
         "images_of": len(chosen.samples),
         "unreadable": unreadable,
-        "seed": seed,
+        "seed": request.seed,
         "skipped": skipped,
         "image_size": saved.preprocessing.image_size,
         "notes": [*chosen.notes, *robustness.notes, *unread],
@@ -365,7 +362,7 @@ def stress_images(
     positive = None if robustness.positive_class is None else robustness.classes.index(robustness.positive_class)
     row = next((row for row in decoded if chosen.samples[row].label == positive), next(iter(decoded)))
     pictures = {
-        CORRUPTIONS[name].title: [np.asarray(corrupt(decoded[row], name, s, (seed, row))) for s in range(6)]
+        CORRUPTIONS[name].title: [np.asarray(corrupt(decoded[row], name, s, (request.seed, row))) for s in range(6)]
         for name in robustness.corruptions
     }
     return robustness.model_copy(update=about), pictures

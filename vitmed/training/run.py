@@ -221,8 +221,7 @@ class Run(Generic[AnyConfig]):
             if ranks.agree(stop=stop()):
                 task.save_last(self)
                 epoch = min(self.state.epoch + 1, config.train.epochs)
-                ended = f"interrupted in epoch {epoch}; {self.folder.last} is saved"
-                raise errors.Interrupted(ended, self.go_on)
+                raise errors.Interrupted(f"interrupted in epoch {epoch}; {self.folder.last} is saved", self.go_on)
 
     def _show(self, loss: float, advance: Advance) -> None:
         state, batches, (images_per_second, wait_share) = self.state, self.stream.batches.batches, speed(self.state)
