@@ -415,8 +415,7 @@ def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int]) -
         except DataError as error:
             return error.line
 
-    decoded: dict[int, Image.Image] = {}
-    problems: list[str] = []
+    decoded, problems = dict[int, Image.Image](), list[str]()
     with bar("reading images") as advance:
         for done, image in enumerate(in_threads(read, rows)):
             if isinstance(image, str):

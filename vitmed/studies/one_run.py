@@ -348,7 +348,8 @@ def new_pretraining(config: PretrainConfig, output: str | Path, name: str | None
     stem, pool = ("patch" if model.stem == "auto" else model.stem), ("mean" if model.pool == "auto" else model.pool)
     positions = model.positions if "positions" in model.model_fields_set else "sincos_2d"
     # The class token learns nothing, so a later head uses the mean of the patches, as in the paper.
-    values: dict[str, Any] = {"model.stem": stem, "model.pool": pool, "model.positions": positions, "model.weights": None}
+    values: dict[str, Any] = {"model.stem": stem, "model.pool": pool, "model.positions": positions}
+    values["model.weights"] = None
     if data.unlabelled or not (data.labels is not None or has_classes(data_folder(data.root))):
         fraction = data.val_fraction if "val_fraction" in data.model_fields_set else UNLABELLED_VAL
         values |= {"data.unlabelled": True, "data.val_fraction": fraction}
