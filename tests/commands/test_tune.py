@@ -427,6 +427,8 @@ def test_with_a_time_the_plan_is_one_that_fits_often(
         ({"grid": ["lr=1e-4", "train.lr=1e-3"]}, "each setting once"),
         ({"grid": ["epochs=1,3"], "sets": ["train.smoothing=0.1"]}, "train.epochs is set too, for all trials"),
         ({"space": ["train.lr=1e-4..1e-3"], "lr": 0.01}, "train.lr is set too"),
+        ({"space": ["train.lr=1e-4..1e-3"], "sets": ["train.lr=0.01"]}, "--set train.lr=0.01 is not among them"),
+        ({"grid": ["model.heads=2"], "seeds": "0,1", "sets": ["train.seed=4"]}, "--set train.seed=4 is not among them"),
         ({"grid": ["seed=1,2"]}, "share images, splits"),
         ({"grid": ["model.heads=two"]}, "heads"),
         ({"grid": ["model.heads=2"], "seeds": "0,0"}, "--seeds train.seed=0,0"),

@@ -183,7 +183,7 @@ def read_space(
     """Read {"train.lr": "1e-5..1e-3"} from "lr=1e-5..1e-3" or "train.lr=1e-5..1e-3".
 
     Args:
-        sets: hold for all trials.
+        sets: hold for all trials; of a setting that is searched, the planned value.
         flag: --space; or --grid or --seeds, which have no ranges.
         own: settings that were given with flags, by place, None for those that were not.
 
@@ -191,6 +191,7 @@ def read_space(
         UsageError: another form, an unknown setting, or a value that it cannot have.
     """
     space: Space = {}
+    planned, chosen = load_config(None, None, sets), {text.partition("=")[0].strip() for text in sets}
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
         place = FLAGS.get(key.removeprefix("--").replace("-", "_"), key)
@@ -213,6 +214,8 @@ def read_space(
         if dots and not _kinds(place) & {int, float}:
             raise UsageError(f"{flag} {text}: a range is for numbers", f"{flag} {place}=A,B")
         space[place] = mark.join(parts)
+        if place in chosen and within(space[place], value := attrgetter(place)(planned)) is None:
+            raise UsageError(f"{flag} {text}: --set {place}={value} is not among them", "leave one of the two out")
     return space
 
 
