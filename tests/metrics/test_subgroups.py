@@ -249,6 +249,22 @@ def test_shuffles_say_how_often_chance_makes_such_a_gap() -> None:
     assert across["scanner"]["gaps"]["auroc"]["by_chance"] is None
 
 
+def test_a_small_group_does_not_hide_a_gap_between_large_ones() -> None:
+    """Two hospitals of 100 patients differ by 0.2 in sensitivity; a third of 12 patients lies between them."""
+    site, labels = np.repeat(["A", "B", "C"], [200, 200, 24]), np.arange(424) % 2  # the first class is the positive one
+    misses = {"A": 5, "B": 25, "C": 2}
+    ill = {name: np.flatnonzero((site == name) & (labels == 0)) for name in misses}
+    called = labels.copy()
+    for name, count in misses.items():
+        called[ill[name][:count]] = 1
+    owners, columns = tuple(str(i // 2) for i in range(424)), {"site": tuple(site)}
+    logits = np.eye(2, dtype=np.float32)[called]
+    p = Predictions(("infected", "uninfected"), tuple(map(str, range(424))), owners, labels, logits, columns=columns)
+    gap = subgroups(p, ["site"], 0)["site"].gaps["sensitivity"]
+    assert (gap.best, gap.worst, gap.compared) == ("A", "B", 3) and gap.value == pytest.approx(0.2)
+    assert gap.by_chance < 0.01
+
+
 @pytest.mark.slow
 def test_a_gap_is_compared_with_shuffles_that_have_as_many_sites() -> None:
     """Ten positives in each of three sites: most shuffles leave fewer than ten in one, and 20 % of gaps seemed rare."""

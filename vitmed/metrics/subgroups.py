@@ -3,7 +3,8 @@
 Each stratum of a column is evaluated alone. A gap is the best stratum minus the worst, of an error the worst minus the
 best. Between two it has the interval of a difference. Of more, the two are picked for being far apart, and no interval
 of the two holds the truth at its level; then `by_chance` is how often strata dealt to the patients at random are as far
-apart: a permutation test of the largest difference (Westfall & Young, Resampling-Based Multiple Testing, 1993).
+apart: a permutation test of the largest difference (Westfall & Young, Resampling-Based Multiple Testing, 1993). Each
+difference is divided by its error, or the smallest stratum would decide alone.
 
 Letters: S images, K classes, R shuffles, G strata.
 """
@@ -79,7 +80,7 @@ class Gap(Estimate):
     best: str | None = None
     worst: str | None = None
     compared: int | None = None  # strata
-    by_chance: float | None = None  # share with at least that gap, of the shuffles that compare as many strata
+    by_chance: float | None = None  # share with a gap as large for its error, of the shuffles that compare as many strata
     reason: str | None = None
 
 
@@ -248,15 +249,17 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
         return Gap(**NO_GAP, metric=name, reason=f"fewer than two groups have {many}")
     most, least = (strata[int(pick(values[:, 0]))] for pick in (np.nanargmax, np.nanargmin))
     best, worst = (least, most) if name == "mae" else (most, least)
-    wide = np.where(known, values, -np.inf).max(axis=0) - np.where(known, values, np.inf).min(axis=0)
-    wide = np.where(wide < 1e-12, 0.0, wide)[count == count[0]]
+    apart = np.abs(values[:, None] - values)[..., count == count[0]]  # (G, G, 1 + R), NaN where one has no value
+    pairs, apart = np.isfinite(apart).sum(axis=-1), np.where(apart > 1e-12, apart, 0.0)
     gap, by_chance = NO_GAP, None
     if count[0] == 2:
         gap = dict(difference(most.overall[name], least.overall[name]))
-    elif len(wide) > 1:
-        by_chance = float(np.mean(wide >= wide[0] - 1e-12))
+    elif apart.shape[-1] > 1:
+        errors = np.sqrt(ratio((apart**2).sum(axis=-1), pairs))  # (G, G) of the differences
+        furthest = np.nan_to_num(ratio(apart, errors[..., None])).max(axis=(0, 1))
+        by_chance = float(np.mean(furthest >= furthest[0] - 1e-12))
     ends = {"low": gap["low"], "high": gap["high"], "method": gap["method"], "compared": int(count[0])}
-    return Gap(value=float(wide[0]), metric=name, best=best.name, worst=worst.name, **ends, by_chance=by_chance)
+    return Gap(value=float(apart[..., 0].max()), metric=name, best=best.name, worst=worst.name, **ends, by_chance=by_chance)
 
 
 def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tuple[Compared, bool]:
