@@ -249,6 +249,19 @@ def test_shuffles_say_how_often_chance_makes_such_a_gap() -> None:
     assert across["scanner"]["gaps"]["auroc"]["by_chance"] is None
 
 
+def test_empty_cells_are_a_group_that_is_shown_and_not_compared() -> None:
+    """Rows without a cell change no number of the groups that are stated."""
+    p = draw(patients=80, harm=1)
+    cells = np.array(p.columns["site"])
+    stated = np.arange(len(p)) >= 96  # the first 12 patients have none
+    found = column(p, np.where(stated, cells, "").tolist())
+    assert [stratum.name for stratum in found.strata] == ["N", "S", EMPTY] and found.strata[-1].n == 96
+    alone = column(p.take(np.flatnonzero(stated)), cells[stated].tolist())
+    assert found.gaps == alone.gaps and found.worst == alone.worst
+    gap = found.gaps["sensitivity"]
+    assert {gap.best, gap.worst} == {"N", "S"} and gap.low < gap.value < gap.high
+
+
 def test_a_small_group_does_not_hide_a_gap_between_large_ones() -> None:
     """Two hospitals of 100 patients differ by 0.2 in sensitivity; a third of 12 patients lies between them."""
     site, labels = np.repeat(["A", "B", "C"], [200, 200, 24]), np.arange(424) % 2  # the first class is the positive one

@@ -196,9 +196,10 @@ def evaluate_strata(
         elif not large[g] and patients[g] > 1 and few <= MOST:
             listed.append(Stratum(name=name, n=f"<{FEWEST}", suppressed=True))
     gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
-    if len(shown) > 1:
-        evaluated = [stratum for stratum in listed if not stratum.suppressed]
-        gaps = _gaps(predictions, column, sorted(shown), evaluated, kind)
+    among = [g for g in sorted(shown) if column.names[g] != EMPTY]
+    if len(among) > 1:
+        evaluated = [stratum for stratum in listed if not stratum.suppressed and stratum.name != EMPTY]
+        gaps = _gaps(predictions, column, among, evaluated, kind)
     gaps["further"] = int(large.sum()) - len(shown)
     return Subgroups(cut=column.cut, strata=listed, too_small=few, **gaps)
 
@@ -218,11 +219,11 @@ def _stratum(name: str, part: Predictions, kind: type[Prepared], resamples: int)
 
 
 def _gaps(
-    predictions: Predictions, column: Strata, shown: list[int], evaluated: Sequence[Stratum], kind: type[Prepared]
+    predictions: Predictions, column: Strata, among: list[int], evaluated: Sequence[Stratum], kind: type[Prepared]
 ) -> dict[str, Any]:
     """The fields of `Subgroups` from `gaps` on: the larger minus the smaller of each number, of the best and the worst.
-    The strata that are `shown` are compared; `evaluated` are they, with their own intervals."""
-    inside = np.flatnonzero(np.isin(column.of, shown))
+    The strata `among` are compared; `evaluated` are they, with their own intervals."""
+    inside = np.flatnonzero(np.isin(column.of, among))
     part, of = predictions.take(inside), column.of[inside]
     _, owner = np.unique(predictions.units[inside], return_inverse=True)
     pairs, atoms = np.unique(owner * len(column.names) + of, return_inverse=True)  # a patient's images in one stratum
@@ -232,7 +233,7 @@ def _gaps(
     if len(pairs) == owner.max() + 1:  # each patient is in one stratum
         shuffles = np.tile(home, (FEWER if slow else SHUFFLES, 1))
         dealt = np.concatenate([dealt, np.random.default_rng(0).permuted(shuffles, axis=1)])
-    of_stratum = [numbers((dealt == g).astype(float)) for g in shown]
+    of_stratum = [numbers((dealt == g).astype(float)) for g in among]
     values = {name: np.stack([each[name] for each in of_stratum]) for name in of_stratum[0]}  # (G, 1 + R)
     gaps = {name: _gap(name, values[name], evaluated) for name in TITLES if name in values}
     worst = {name: gap.worst for name, gap in gaps.items() if gap.value}
