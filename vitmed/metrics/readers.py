@@ -187,6 +187,17 @@ def compare_with_readers(predictions: Predictions, config: EvaluateConfig) -> li
     return comparisons or None
 
 
+def reversed_scores(comparisons: Sequence[ReaderComparison] | None) -> list[str]:
+    """A note on each reader who ranks clearly worse than chance, which a reversed score explains best."""
+    areas = [own for one in comparisons or () if one.number == "auroc" for own in one.readers.items()]
+    return [
+        f"The AUROC of the column {name} is {area.value:.3f} ({area.low:.3f} to {area.high:.3f}), clearly below 0.5: "
+        "the two ends of its scale may be swapped."
+        for name, area in areas
+        if area.high is not None and area.high < 0.5
+    ]
+
+
 def _check_number(flag: str, columns: Sequence[str], classes: int = 2) -> None:
     if classes != 2:
         problem = f"{flag}: a score is for two classes, and there are {classes}"
