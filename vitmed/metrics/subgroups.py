@@ -80,7 +80,7 @@ class Gap(Estimate):
     best: str | None = None
     worst: str | None = None
     compared: int | None = None  # strata
-    by_chance: float | None = None  # share with a gap as large for its error, of the shuffles that compare as many strata
+    by_chance: float | None = None  # share as far apart, of the shuffles that compare as many strata
     reason: str | None = None
 
 
@@ -260,7 +260,8 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
         furthest = np.nan_to_num(ratio(apart, errors[..., None])).max(axis=(0, 1))
         by_chance = float(np.mean(furthest >= furthest[0] - 1e-12))
     ends = {"low": gap["low"], "high": gap["high"], "method": gap["method"], "compared": int(count[0])}
-    return Gap(value=float(apart[..., 0].max()), metric=name, best=best.name, worst=worst.name, **ends, by_chance=by_chance)
+    value = float(apart[..., 0].max())
+    return Gap(value=value, metric=name, best=best.name, worst=worst.name, **ends, by_chance=by_chance)
 
 
 def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tuple[Compared, bool]:
