@@ -73,6 +73,16 @@ def test_many_numbers_are_cut_at_their_quartiles() -> None:
     assert zeros.names == ("under 1", "1 and above") and np.bincount(zeros.of).tolist() == [91, 11]
 
 
+@pytest.mark.parametrize("odd", [["90+"], ["<1", ">89"], ["61,5"], ["unborn"]])
+def test_ages_of_which_some_are_no_numbers_are_not_one_group_each(odd: list[str]) -> None:
+    ages = [str(i) for i in range(20, 100)] + ["", "NA"]
+    found = cut(ages + odd * 3)
+    assert found.names == () and "most of its cells are numbers, but not all" in found.why
+    assert "but not all" in cut([f"{i},5" for i in range(20, 100)]).why
+    for words in (["site 1", "2"], ["2019-01-01", "2019-01-02"], ["1", "2", "3", odd[0]]):
+        assert set(cut(words * 10).names) == set(words)
+
+
 def test_quartiles_of_few_patients_would_tell_their_ages() -> None:
     ages = [str(20 + i) for i in range(40)]
     assert cut(ages).cut and not cut(ages[:-1]).names  # 10 patients in each quartile, and 9 in one

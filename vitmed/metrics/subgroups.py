@@ -10,6 +10,7 @@ Letters: S images, K classes, R shuffles, G strata.
 """
 
 import itertools
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ MOST = 20  # strata of a column that are reported, the largest
 SHUFFLES, FEWER = 500, 99
 PAIRS = 2**22  # pairs of patients x classes; of more, which take long, there are `FEWER` shuffles
 EMPTY = "not stated"
+AMOUNT = re.compile(r"[<>]?-?\d+([.,]\d+)?\+?")  # a number, or one that a person wrote
 OF_CLASSES = ("auroc", "balanced_accuracy", "accuracy", "mcc")
 HEADLINE: dict[type[Prepared], tuple[str, ...]] = {  # the numbers of a stratum
     PreparedPredictions: OF_CLASSES,
@@ -138,8 +140,8 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
     """A column cut into strata: one per value, or `parts` quantiles of the images where it holds many numbers.
 
     Empty cells are a stratum of their own, the last. Where fewer than `FEWEST` patients lie in a quartile, its edges
-    would disclose one of them; then there are no strata. `units` are the patients (or images) of the cells, `unit` is
-    what they are called.
+    would disclose one of them; then there are no strata, nor where a few of many cells are no numbers. `units` are the
+    patients (or images) of the cells, `unit` is what they are called.
     """
     cells = [cell.strip() for cell in cells]
     parsed = np.array([as_number(cell) for cell in cells], dtype=np.float64)
@@ -147,7 +149,12 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
     numbers = np.where([cell.lower() in BLANKS for cell in cells], np.nan, parsed)
     given, cut = np.isfinite(numbers), ""
     values = np.unique(numbers[given])
-    if len(values) > MANY_VALUES and not np.isinf(numbers).any():
+    words = {cell for cell, number in zip(cells, numbers.tolist(), strict=True) if number == np.inf}
+    amounts = {cell for cell in cells if AMOUNT.fullmatch(cell)}
+    if words and len(amounts) > max(MANY_VALUES, 10 * len(words - amounts)):
+        why = "most of its cells are numbers, but not all (perhaps one is <1, 90+ or 61,5); write numbers alone, or groups"
+        return Strata((), np.zeros(len(cells), np.int64), why=f"{why} of your own, such as under 50")
+    if len(values) > MANY_VALUES and not words:
         edges = np.unique(np.quantile(numbers[given], np.arange(1, parts) / parts, method="higher"))
         edges = edges[edges > values[0]] if edges[-1] > values[0] else values[1:2]
         of = np.searchsorted(edges, numbers, side="right")
