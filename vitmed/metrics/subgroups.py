@@ -152,8 +152,9 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
     words = {cell for cell, number in zip(cells, numbers.tolist(), strict=True) if number == np.inf}
     amounts = {cell for cell in cells if AMOUNT.fullmatch(cell)}
     if words and len(amounts) > max(MANY_VALUES, 10 * len(words - amounts)):
-        why = "most of its cells are numbers, but not all (perhaps one is <1, 90+ or 61,5); write numbers alone, or groups"
-        return Strata((), np.zeros(len(cells), np.int64), why=f"{why} of your own, such as under 50")
+        why = "most of its cells are numbers, but not all (perhaps one is <1, 90+ or 61,5)"
+        why = f"{why}; write numbers alone, or groups of your own, such as under 50"
+        return Strata((), np.zeros(len(cells), np.int64), why=why)
     if len(values) > MANY_VALUES and not words:
         edges = np.unique(np.quantile(numbers[given], np.arange(1, parts) / parts, method="higher"))
         edges = edges[edges > values[0]] if edges[-1] > values[0] else values[1:2]
