@@ -57,6 +57,8 @@ def test_words_are_strata_in_order_and_numbers_by_size() -> None:
     found = cut(["b", "a", "", " a ", "b"])
     assert found.names == ("a", "b", EMPTY) and found.of.tolist() == [1, 0, 2, 0, 1] and not found.cut
     assert cut(["10", "9", "2"]).names == ("2", "9", "10")
+    alike = cut(["f", "F", "F", "1.0", "1", "1"])  # written in two ways; the more frequent one is shown
+    assert alike.names == ("1", "F") and alike.of.tolist() == [1, 1, 1, 0, 0, 0]
 
 
 def test_many_numbers_are_cut_at_their_quartiles() -> None:
@@ -70,6 +72,8 @@ def test_many_numbers_are_cut_at_their_quartiles() -> None:
     assert gaps.names[-1] == EMPTY and gaps.of[-3:].tolist() == [4, 4, 4]
     assert cut([str(i) for i in range(20)] + ["young"]).cut == ""  # a word: no column of numbers
     zeros = cut(["0"] * 90 + [str(i) for i in range(12)])
+    close = cut([str(0.123456781 + 1e-9 * i) for i in range(80)])
+    assert len(set(close.names)) == 4 and close.names[0] == "under 0.1234568"
     assert zeros.names == ("under 1", "1 and above") and np.bincount(zeros.of).tolist() == [91, 11]
 
 

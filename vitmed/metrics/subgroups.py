@@ -11,6 +11,7 @@ Letters: S images, K classes, R shuffles, G strata.
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -164,13 +165,17 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
             lie = f"fewer than {FEWEST} {unit} lie in one of the parts cut at the {PARTS[parts]} of its numbers"
             why = f"{lie}; write groups of your own into a column, such as under 50"
             return Strata((), np.zeros(len(cells), np.int64), why=why)
-        shown = [f"{edge:.0f}" if edge.is_integer() else f"{edge:g}" for edge in edges]
+        digits = next(d for d in range(6, 18) if len({f"{edge:.{d}g}" for edge in edges}) == len(edges))
+        shown = [f"{edge:.0f}" if edge.is_integer() else f"{edge:.{digits}g}" for edge in edges]
         between = [f"{low} to under {high}" for low, high in itertools.pairwise(shown)]
         names = [f"under {shown[0]}", *between, f"{shown[-1]} and above"]
         cut = f"cut at the {PARTS[parts]} of the images: " + ", ".join(shown)
     else:
-        given = np.array(cells, dtype=str) != ""
         number_of = dict(zip(cells, parsed.tolist(), strict=True))
+        same = {cell: number if number < np.inf else cell.casefold() for cell, number in number_of.items()}
+        usual = {same[cell]: cell for cell, _ in reversed(Counter(cells).most_common())}
+        cells = [usual[same[cell]] for cell in cells]  # F and f, or 1 and 1.0, are one stratum
+        given = np.array(cells, dtype=str) != ""
         names = sorted({cell for cell in cells if cell}, key=lambda cell: (number_of[cell], cell))
         index = {name: i for i, name in enumerate(names)}
         of = np.array([index.get(cell, -1) for cell in cells], dtype=np.int64)
