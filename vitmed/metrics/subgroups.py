@@ -153,8 +153,9 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
     words = {cell for cell, number in zip(cells, numbers.tolist(), strict=True) if number == np.inf}
     amounts = {cell for cell in cells if AMOUNT.fullmatch(cell)}
     if words and len(amounts) > max(MANY_VALUES, 10 * len(words - amounts)):
-        why = "most of its cells are numbers, but not all (perhaps one is <1, 90+ or 61,5)"
-        why = f"{why}; write numbers alone, or groups of your own, such as under 50"
+        why = (
+            "most of its cells are numbers, but not all (such as 90+, <1 or 61,5); write numbers, or groups of your own"
+        )
         return Strata((), np.zeros(len(cells), np.int64), why=why)
     if len(values) > MANY_VALUES and not words:
         edges = np.unique(np.quantile(numbers[given], np.arange(1, parts) / parts, method="higher"))
@@ -256,8 +257,7 @@ def _gaps(
 def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
     """The gap of a number, from its values (G, 1 + R): in each stratum, NaN where it has too few images, then in each
     of R shuffles, which count only if as many strata have a value."""
-    known = np.isfinite(values)
-    count = known.sum(axis=0)
+    count = np.isfinite(values).sum(axis=0)
     if count[0] < 2:
         many = f"{FEWEST} images that it counts, from {estimates.FEWEST} patients"
         return Gap(**NO_GAP, metric=name, reason=f"fewer than two groups have {many}")
@@ -265,16 +265,15 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
     best, worst = (least, most) if name == "mae" else (most, least)
     apart = np.abs(values[:, None] - values)[..., count == count[0]]  # (G, G, 1 + R), NaN where one has no value
     pairs, apart = np.isfinite(apart).sum(axis=-1), np.where(apart > 1e-12, apart, 0.0)
-    gap, by_chance = NO_GAP, None
+    gap, by_chance = dict(NO_GAP), None
     if count[0] == 2:
         gap = dict(difference(most.overall[name], least.overall[name]))
     elif apart.shape[-1] > 1:
         errors = np.sqrt(ratio((apart**2).sum(axis=-1), pairs))  # (G, G) of the differences
         furthest = np.nan_to_num(ratio(apart, errors[..., None])).max(axis=(0, 1))
         by_chance = float(np.mean(furthest >= furthest[0] - 1e-12))
-    ends = {"low": gap["low"], "high": gap["high"], "method": gap["method"], "compared": int(count[0])}
-    value = float(apart[..., 0].max())
-    return Gap(value=value, metric=name, best=best.name, worst=worst.name, **ends, by_chance=by_chance)
+    gap |= {"value": float(apart[..., 0].max()), "compared": int(count[0]), "by_chance": by_chance}
+    return Gap(**gap, metric=name, best=best.name, worst=worst.name)
 
 
 def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tuple[Compared, bool]:
