@@ -89,6 +89,12 @@ def test_non_inferiority_on_the_same_images(tables: tuple[Path, Path]) -> None:
     assert states(tables[::-1], {"metric": "sensitivity", "worse_by_less_than": 0.001})[0] != "met"
 
 
+def test_a_model_is_no_worse_than_itself(tables: tuple[Path, Path]) -> None:
+    asked = [{"metric": name, "worse_by_less_than": 0.001} for name in ("sensitivity", "specificity", "auroc")]
+    found = judge((tables[0], tables[0]), *asked)
+    assert [(one.state, one.found.low, one.found.high) for one in found.judged] == [("met", 0, 0)] * 3
+
+
 def test_each_subgroup_counts_and_a_small_one_is_not_shown(tables: tuple[Path, Path]) -> None:
     found = judge(tables, {"metric": "specificity", "at_least": 0.6, "in_each": "site"})
     assert {one.where: one.state for one in found.judged} == {

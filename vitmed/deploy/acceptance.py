@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -152,7 +153,8 @@ def _gap(criterion: Criterion, models: Sequence[Model]) -> Estimate:
         )
         positive = name == "sensitivity"
         counted = known & (truth == positive)
-        return of_share(share_difference(called == positive, other == positive, counted, Units(new.units))[0])
+        gap, _ = share_difference(called == positive, other == positive, counted, Units(new.units))
+        return of_share(replace(gap, low=0.0, high=0.0) if new.same_as(old) else gap)
     numbers = TARGETS[models[0].kind].numbers
     gaps: Mapping[str, Mapping[str, Estimate]] = numbers(new).class_gaps(numbers(old))
     if of in gaps.get(name, {}):

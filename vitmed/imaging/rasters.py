@@ -187,7 +187,8 @@ def _opencv(
             pages = cv2.imdecodemulti(data, cv2.IMREAD_UNCHANGED, range=(index, index + 1))[1]
             array = pages[0] if pages else None
     if array is None or array.dtype != dtype or array.shape[1::-1] != size or array.shape[2:] not in ((), (3,), (4,)):
-        raise DataError(f"{path}: a kind of {dtype} image that vitmed does not read", "save it as grey or RGB")
+        fix = "save it as grey or RGB with 8 or 16 bits a channel, or 32-bit floats"
+        raise DataError(f"{path}: a kind of {dtype} image that vitmed does not read", fix)
     alpha = None
     if array.shape[2:] == (4,):
         most = most or (np.iinfo(dtype).max if dtype.kind in "iu" else 1.0)
