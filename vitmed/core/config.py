@@ -298,8 +298,8 @@ class LoopConfig(Section):
 
     epochs: int = setting(30, "Passes over the training images.", Flag(first=True), ge=1)
     time: float | None = optional(
-        "How long the whole command may take, such as 20m, 2h or 1h30m. The plan chooses image size, epochs and, without "
-        "weights, the network to fit. In YAML a number is in seconds. See docs/training.md.",
+        "How long the whole command may take, such as 20m, 2h or 1h30m. The plan fits image size, epochs and, without "
+        "weights, the network to it. In YAML a number is in seconds. See docs/training.md.",
         Flag(metavar="TIME", text=True),
         gt=0,
     )
