@@ -657,6 +657,8 @@ def test_a_probe_without_a_network_names_what_has_no_effect(folder: Path, tmp_pa
     (said,) = [text for text in ui.warned if "no effect" in text]
     named = {"evaluate.youden", "evaluate.max_risk", "evaluate.coverage", "evaluate.map_images", "train.seed"}
     assert set(said.partition("effect: ")[2].split(", ")) == {*named, "train.lr", "train.clip_norm"}
+    with pytest.raises(UsageError, match="test=false: probe evaluates the test"):  # not without effect: refused
+        probe(folder, output=tmp_path, sets=["train.test=false"], **given)
     unused = {}  # what changes nothing in a report without a decision policy
     for name, cell in SETTINGS.items():
         if name.removeprefix("evaluate.") in UNUSED - {"map_images"} and isinstance(cell, dict):

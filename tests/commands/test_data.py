@@ -320,6 +320,25 @@ def test_import_an_archive_of_class_folders(tmp_path: Path, ui: Recorder) -> Non
     assert any(f"vitmed train {folder}" in line for line in ui.said)
 
 
+@pytest.mark.parametrize(
+    ("beside", "inner", "train"),
+    [
+        ("top/README.txt", "top/sub", "/sub"),  # the classes lie one folder deeper
+        ("top/README.txt", "top\\sub", "/sub"),  # as some programs of Windows write it
+        ("top/a.csv", "top/sub/a", " --labels TABLE"),  # one class
+    ],
+)
+def test_import_names_the_folder_to_train_on(tmp_path: Path, ui: Recorder, beside: str, inner: str, train: str) -> None:
+    rng, mark = np.random.default_rng(0), "\\" if "\\" in inner else "/"
+    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
+        archive.writestr(beside, b"text")
+        archive.writestr(f"{inner}{mark}", b"")
+        for name in ("a", "b") if train == "/sub" else ("a",):
+            archive.writestr(f"{inner}{mark}{name}{mark}1.png", png(rng))
+    folder = import_dataset(tmp_path / "set.zip", tmp_path / "out")
+    assert ui.said[-1].endswith(f"to train on it: vitmed train {folder}{train}")
+
+
 def test_import_findings_names_the_table_of_labels(tmp_path: Path, vitmed: RUN) -> None:
     content = {"train_images": np.zeros((3, 8, 8), np.uint8), "train_labels": np.eye(3, 14, dtype=np.uint8)}
     np.savez_compressed(tmp_path / "chestmnist.npz", **content)

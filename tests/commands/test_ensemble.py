@@ -219,10 +219,26 @@ def test_runs_with_the_same_splits_are_joined(runs: list[Path], data: Path, tmp_
     stated = json.loads(text := describe_export(joined, {}))
     assert stated["facts"]["Model"] == "the mean of 2 models (0.5 + 0.5)" and stated["record"] == {}
     assert "two" not in re.findall(r"\w+", text)  # the name of a run
+    for key in ("Started from", "Optimisation", "Views"):  # what differs is said of both
+        each = [json.loads((run / VAL).read_text())["report"]["facts"][key] for run in runs]
+        said = json.loads((tmp_path / "both" / VAL).read_text())["report"]["facts"][key]
+        assert said == "; ".join(dict.fromkeys(each)) and stated["facts"].get(key, each[0]) == said
+        assert (len(set(each)) == 1) is (key == "Views")
     assert len(joined.splits.samples["val"]) == len(load_checkpoint(runs[0]).splits.samples["val"])
     tested = evaluate(tmp_path / "both")
     assert tested.folder == tmp_path / "both" / "test"
     assert tested.metrics.weights_hash == joined.weights_hash
+
+
+def test_runs_of_the_same_name_in_folders_of_the_same_name_are_told_apart(runs: list[Path], tmp_path: Path) -> None:
+    there = [shutil.copytree(run, tmp_path / project / "runs" / "m") for run, project in zip(runs, "xy", strict=True)]
+    found = ensemble(there, output=tmp_path / "both")
+    assert found.shares == {"x/runs/m": 0.5, "y/runs/m": 0.5}
+    chosen = json.loads((tmp_path / "both" / "ensemble.json").read_text())["chosen"]
+    assert chosen["words"] == "the mean of x/runs/m, y/runs/m"
+    for name, of_run in chosen["numbers"].items():
+        report = json.loads((tmp_path / ("both" if name == "together" else name) / VAL).read_text())
+        assert of_run["log_loss"]["value"] == pytest.approx(report["overall"]["log_loss"]["value"], abs=1e-9)
 
 
 def test_settings_of_evaluation_are_those_of_the_first_run_and_said_to_be(runs: list[Path], tmp_path: Path) -> None:

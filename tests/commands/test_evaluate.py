@@ -183,6 +183,8 @@ def test_a_report_is_never_overwritten(trained: Trained, tmp_path: Path) -> None
     other = evaluate(best, resamples=20, map_images=0, report=False, balanced=True)
     text = "already evaluated with other weights or another decision policy: test, test-2, test-3, test-4."
     assert any(text in note for note in other.metrics["notes"]) and any(text in said for said in ui.warned)
+    again = evaluate(best, resamples=0, map_images=0, report=False, calibration="none")  # as "auto" chose
+    assert [note.partition("policy: ")[2][:7] for note in again.metrics["notes"] if "already" in note] == ["test-5."]
     with pytest.raises(UsageError, match="not empty"):
         evaluate(best, output=best.parent / "test")
 

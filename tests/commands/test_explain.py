@@ -15,7 +15,7 @@ from PIL import Image
 import vitmed as package
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.explanation.faithfulness import images_to_draw
-from vitmed.explanation.results import Maps, known_verdicts
+from vitmed.explanation.results import OF_OTHER, Maps, known_verdicts
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.pictures import attention_maps
@@ -57,6 +57,11 @@ def test_a_method_and_a_class_can_be_named(trained: Trained, tmp_path: Path) -> 
     found = package.explain(image, checkpoint=trained.folder, **given)
     assert list(found.maps) == ["grad_cam"] and found.maps["grad_cam"].shape == (1, 2, 2)
     assert found.targets.tolist() == [found.predictions.classes.index("green")]
+    assert found.verdicts == {"grad_cam": OF_OTHER}  # evaluate tested the maps of the predicted class, blue
+    predicted = package.explain(
+        image, checkpoint=trained.folder, **given | {"target": "blue", "output": tmp_path / "b"}
+    )
+    assert predicted.verdicts == {"grad_cam": known_verdicts(load_checkpoint(trained.folder))["grad_cam"]}
     for told, wrong in (
         ("did you mean 'grad_cam'", {"methods": ["gradcam"], "output": tmp_path / "y"}),
         ("unknown class 'violet'", {"target": "violet", "output": tmp_path / "y"}),

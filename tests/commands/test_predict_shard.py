@@ -74,6 +74,18 @@ def test_the_merged_table_is_that_of_one_process(
         shards(images, tmp_path / "parts", trained, [2])
 
 
+def test_an_image_that_was_deleted_after_its_part_was_written_is_named(
+    trained: Trained, images: Path, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {"output": tmp_path / "parts", "checkpoint": trained.best}
+    named = [images / "amber" / "amber_0.png", images / "amber" / "amber_1.png", images / "never.png"]
+    first = predict_shard(named, **given)
+    assert predict_shard(named, **given) == first and [name for name, _ in first.errors] == [str(named[2])]
+    named[0].unlink()
+    with pytest.raises(DataError, match=r"amber_0.png: is missing, and was there when .* was written"):
+        predict_shard(named, **given)
+
+
 def test_an_image_that_was_replaced_by_an_older_one_or_in_the_store_has_changed(
     trained: Trained, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

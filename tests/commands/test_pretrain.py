@@ -272,6 +272,7 @@ def test_bad_input_ends_before_there_is_a_run_folder(tmp_path: Path, vitmed: RUN
     for code, told, where, more in (
         (3, "no such folder", tmp_path / "nowhere", ()),
         (2, "random weights", data, ("--set", "model.weights=x.pt")),
+        (2, "random weights", data, ("--set", "model.weights=auto")),  # there is nothing to choose
         (2, "leave model.pool out", data, ("--pool", "attention")),
         (2, "data.fold=1", data, ("--folds", 3)),
         (2, "changes nothing for labels of the kind classes", data, ("--uncertain", "ones")),

@@ -245,5 +245,7 @@ def test_a_run_that_the_caller_ends_can_be_resumed(
     run = tmp_path / "ended" / "run"
     assert error.value.fix == f"vitmed train --resume {run}"
     assert training(run)["training"]["epoch"] == 2 and not (run / "test").exists()
+    with pytest.raises(Interrupted, match="interrupted in epoch 3; "):  # the last one, not a fourth
+        train(resume=run, each_epoch=lambda record: os.kill(os.getpid(), signal.SIGINT))
     train(resume=run)
     assert_same_run(run, never_stopped("all"))

@@ -148,6 +148,13 @@ def test_folds_stand_below_their_cross_validation(place: Path) -> None:
     assert (parent.kind, parent.state, parent.progress) == ("cross-validation", "interrupted", "2/10 folds")
     assert parent.data == "data" and parent.seconds == pytest.approx(sum(run.seconds or 0 for run in found[1:4]))
     shutil.copytree(place / "done" / "test", folds / "test")
+    assert row(place, "cv").state == "interrupted"  # --resume joins the folds
+    (folds / "ensemble").mkdir()
+    (folds / "ensemble" / "ensemble.json").write_text("{}")
+    assert row(place, "cv").state == "finished"
+    shutil.rmtree(folds / "ensemble")
+    for best in folds.glob("*/best.pt"):  # nothing is left to join
+        best.unlink()
     assert row(place, "cv").state == "finished"
     assert [run.run for run in runs(folds, sort="run").runs][:2] == ["cv", "fold-1"]
 

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined
 from vitmed.report.plots.curves import history_figure
 from vitmed.studies.search import Asked, Search, TuneResult, _notes, _table, read_space, resumed_study, suggest
+from vitmed.studies.study import Job
 from vitmed.training.plan.time import Clock
 
 optuna = pytest.importorskip("optuna")
@@ -117,6 +119,26 @@ def study_of(trials: list[TrialResult], best: int, **more: Any) -> TuningStudy:
     return TuningStudy(**(given | {"trials": trials, "best": best, "plan": 1, "changed": {}} | more))
 
 
+def test_the_winner_is_not_trained_on_other_images_than_the_trials(
+    done: TuneResult, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, image = shutil.copytree(done.folder, tmp_path / "t"), next(data.rglob("*.png"))
+    shutil.rmtree(there / "winner")
+    content, chosen = image.read_bytes(), Search.chosen
+
+    def lost(self: Search) -> TuningStudy:
+        image.unlink()
+        return chosen(self)
+
+    monkeypatch.setattr(Search, "chosen", lost)
+    try:
+        with pytest.raises(DataError, match="other images, labels or splits"):
+            tune(resume=there)
+    finally:
+        image.write_bytes(content)
+    assert not (there / "winner").exists()
+
+
 @pytest.mark.parametrize(("value", "keep"), [(0.7, True), (0.9, False)])
 def test_a_winner_that_another_seed_makes_worse_than_the_plan_is_not_recommended(value: float, keep: bool) -> None:
     trials = [
@@ -136,6 +158,9 @@ def test_epochs_that_are_searched_are_counted_by_trial() -> None:
         TrialResult(number=3, state="done", values=nine, value=0.9, epochs=9),
     ]
     assert "1 trial stopped early: 13 of 15 epochs were trained." in _notes(study_of(trials, 3))
+    raw = "The Log loss of a stopped trial is that of its last epoch, before calibration."
+    assert raw in _notes(study_of(trials, 3).model_copy(update={"metric": "log_loss", "title": "Log loss"}))
+    assert raw.replace("Log loss", "AUROC") not in _notes(study_of(trials, 3))
 
 
 @pytest.mark.slow
@@ -326,6 +351,35 @@ def test_when_the_time_is_used_trials_end_and_the_winner_is_trained(
     assert found.study.of(2).reason == "the time was used" and found.study.test is not None
 
 
+def test_the_time_for_the_winner_counts_the_start_of_a_run_once(
+    done: TuneResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was forecast as 9 s; a run that needs 15 s before its first epoch ends does not have epochs of 15 s."""
+    plan = json.loads((done.folder / "tune.json").read_text())
+    asked = Asked(**plan | {"time": 240.0, "before": 9.0, "one_pass": 0.5, "after": 4.0})
+    search, now = Search(optuna, RunFolder(tmp_path), asked, Clock()), [0.0]
+    monkeypatch.setattr("vitmed.studies.search.time", SimpleNamespace(monotonic=lambda: now[0]))
+    search._ask()
+    with search.watch(search._job(0)) as on_epoch:
+        for epoch, now[0] in enumerate((15.0, 16.0, 18.0), 1):
+            assert not on_epoch({"epoch": epoch, f"val_{asked.metric}": 0.5})  # type: ignore[misc]
+    assert search.pace == 1.5 and search.reserve == 9 + asked.epochs * 1.5 + 4
+
+
+def test_the_plan_is_no_change_of_itself_however_many_digits_it_has(
+    done: TuneResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial has three of them, but tuned.yaml keeps the plan's number."""
+    plan = json.loads((done.folder / "tune.json").read_text())
+    plan |= {"space": {"train.lr": "0.001..0.01"}, "planned": {"train.lr": 0.00333333}}
+    search = Search(optuna, RunFolder(tmp_path), Asked(**plan), Clock())
+    monkeypatch.setattr(Job, "done", lambda self, folder: folder)
+    monkeypatch.setattr(Search, "estimate", lambda *_: Estimate(value=0.8, low=None, high=None))
+    search._ask()
+    study = search.chosen()
+    assert study.of(1).values == {"train.lr": 0.00333} and (study.best, study.plan, study.changed) == (1, 1, {})
+
+
 @pytest.mark.slow
 def test_each_trial_can_have_several_devices(data: Path, tmp_path: Path) -> None:
     found = run(data, tmp_path, trials=1, devices=2)
@@ -373,6 +427,8 @@ def test_with_a_time_the_plan_is_one_that_fits_often(
         ({"grid": ["lr=1e-4", "train.lr=1e-3"]}, "each setting once"),
         ({"grid": ["epochs=1,3"], "sets": ["train.smoothing=0.1"]}, "train.epochs is set too, for all trials"),
         ({"space": ["train.lr=1e-4..1e-3"], "lr": 0.01}, "train.lr is set too"),
+        ({"space": ["train.lr=1e-4..1e-3"], "sets": ["train.lr=0.01"]}, "--set train.lr=0.01 is not among them"),
+        ({"grid": ["model.heads=2"], "seeds": "0,1", "sets": ["train.seed=4"]}, "--set train.seed=4 is not among them"),
         ({"grid": ["seed=1,2"]}, "share images, splits"),
         ({"grid": ["model.heads=two"]}, "heads"),
         ({"grid": ["model.heads=2"], "seeds": "0,0"}, "--seeds train.seed=0,0"),

@@ -124,9 +124,37 @@ def test_a_table_of_patients_that_lies_in_the_folder_is_named(tmp_path: Path, ui
     table.write_text("\n".join(["path,patient", *rows]))
     splits = make_splits(DataConfig(root=str(tmp_path)))
     patients.report_patients(splits, "a risk")
-    assert ui.warned[-1].endswith(f"who.csv in the folder names them: --groups {table}")
+    assert ui.warned[-1].endswith(f". The column 'patient' of who.csv seems to name them: --groups {table}")
     grouped = make_splits(DataConfig(root=str(tmp_path), groups=str(table)))
     assert grouped.grouped and not grouped.shared()
+
+
+@pytest.mark.parametrize(
+    ("column", "named"),
+    [
+        *((name, True) for name in ("participant_id", "PatientName", "Subject No.", "Patienten-ID", "pid", "ID")),
+        *((name, False) for name in ("patient_age", "site", "PatientSex", "study uid")),
+    ],
+)
+def test_a_column_of_patients_with_an_unusual_name_is_named_and_taken(
+    tmp_path: Path, ui: Recorder, column: str, named: bool
+) -> None:
+    """By the warning, whose advice works; until then the patients of a table of labels stay unknown."""
+    rows = [f"{'ab'[i % 2]}{i}.png,{'ab'[i % 2]},x{i // 4},{i}" for i in range(40)]
+    (tmp_path / "set").mkdir()
+    for row in rows:
+        (tmp_path / "set" / row.partition(",")[0]).touch()
+    table = tmp_path / "t.csv"
+    table.write_text("\n".join([f"path,label,{column},patient_count", *rows]))
+    given = {"root": str(tmp_path / "set"), "labels": str(table)}
+    patients.report_patients(splits := make_splits(DataConfig(**given)), "a risk")
+    assert not splits.grouped
+    if not named:
+        assert ui.warned[-1] == "patients are unknown: a risk (use --group-regex or --groups)"
+        return
+    assert ui.warned[-1].endswith(f"The column {column!r} of t.csv seems to name them: --groups {table}")
+    splits = make_splits(DataConfig(**given, groups=str(table)))
+    assert splits.unit == "patient" and len({s.group for s in splits.every}) == 10 and not splits.shared()
 
 
 @pytest.mark.parametrize("other", ["{}.0", "00{}"])

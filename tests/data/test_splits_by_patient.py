@@ -147,7 +147,7 @@ def test_each_site_is_a_fold(tmp_path: Path) -> None:
     for cell, wrong in (
         ("", "11.png has no hospital ('')"),
         ("NA", "11.png has no hospital ('NA')"),
-        ("South", "hospital 'south' is also written 'South'"),
+        ("South", "hospital 'South' is also written 'south'"),
     ):
         (root / "labels.csv").write_text("\n".join(["path,label,hospital", *rows[:-1], f"11.png,b,{cell}"]))
         with pytest.raises(DataError) as error:

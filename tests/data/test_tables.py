@@ -242,6 +242,18 @@ def test_patients_and_splits_of_the_table(root: Path, tmp_path: Path) -> None:
     assert over.patients == "from the file paths (--group-regex)" and over.columns == ()  # and no error
 
 
+def test_a_column_of_splits_with_another_name_is_noted_until_it_is_taken(root: Path, tmp_path: Path) -> None:
+    """And a column in which one cell is no split is none of splits."""
+    part = {0: "Train", 1: "train", 2: "test"}
+    columns = {"Used in": lambda p: part[int(p[3:-4]) % 10 % 3], "arm": lambda p: "train" if "1" in p else "control"}
+    file = labels(tmp_path / "t.csv", root, **columns)
+    (note,) = split(root, labels=file).notes
+    assert note == f"{file}: the splits in 'Used in' are not used; --split-column 'Used in' takes them"
+    assert split(root, labels=file, resplit=True).notes == ()
+    taken = split(root, labels=file, split_column="Used in", val_fraction=0.3)
+    assert taken.notes == () and taken.made["test"] == "table t.csv"
+
+
 @pytest.mark.parametrize("name", ["Patient Nr.", "patient-no", "MRN", "Pat ID", "subject"])
 def test_the_patient_is_not_the_arm_of_the_study(root: Path, tmp_path: Path, name: str) -> None:
     file = labels(tmp_path / "t.csv", root, **{name: patient, "case": lambda p: "control"})
@@ -363,6 +375,35 @@ def test_an_excel_table(tmp_path: Path) -> None:
     found = samples(split(root, labels=file))
     assert found["amber/amber_0.png"] == ("amber", "0", ("1960-04-12", "0.125", "TRUE", "3"))
     assert len(found) == 24  # and the column without a name, as pandas writes it, is left out
+
+
+def test_merged_cells_have_one_value_and_hidden_rows_are_noted(tmp_path: Path) -> None:
+    """Findings of a patient over both images, and a heading in the first row that is none of a column."""
+    from openpyxl import load_workbook
+
+    root = draw_classes(tmp_path / "data", 12)
+    paths = sorted(file.relative_to(root).as_posix() for file in root.rglob("*.png"))
+    rows = [[path, *((i // 2, i // 2 % 2, i // 4 % 2) if i % 2 == 0 else ())] for i, path in enumerate(paths)]
+    file = excel(tmp_path / "t.xlsx", [["path", "patient", "fluid", "scar", "seen by", None], *rows])
+    book = load_workbook(file)
+    sheet = book.worksheets[0]
+    for i in range(2, 26, 2):
+        for column in "BCD":
+            sheet.merge_cells(f"{column}{i}:{column}{i + 1}")
+    sheet["E2"] = "Roe"
+    sheet.merge_cells("E1:F1")
+    sheet.merge_cells("E2:F25")
+    for i in (4, 5, 9):
+        sheet.row_dimensions[i].hidden = True
+    book.save(file)
+    found = split(root, labels=file)
+    assert {s.path: (s.group, s.targets, s.columns) for s in found.every} == {
+        path: (str(i // 2), (i // 2 % 2, i // 4 % 2), ("Roe",)) for i, path in enumerate(paths)
+    }
+    (note,) = found.notes
+    assert (
+        note == f"{file}: 3 rows are hidden in Excel, such as by a filter, and yet used; to leave rows out, delete them"
+    )
 
 
 def test_a_formula_without_a_stored_value_is_not_read_as_an_empty_cell(tmp_path: Path) -> None:

@@ -155,7 +155,10 @@ def test_the_command_and_the_page(tables: tuple[Path, Path], tmp_path: Path, vit
         ("criteria: [", "line 1"),
     ],
 )
-def test_bad_criteria(tables: tuple[Path, Path], tmp_path: Path, text: str, problem: str) -> None:
+def test_bad_criteria(
+    tables: tuple[Path, Path], tmp_path: Path, text: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitmed.commands.compare.compare_models", None)  # they are refused before the long work
     (tmp_path / "criteria.yaml").write_text(text)
     with pytest.raises(UsageError) as error:
         package.compare(*tables, accept=tmp_path / "criteria.yaml", output=tmp_path / "out")

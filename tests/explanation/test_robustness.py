@@ -112,6 +112,21 @@ def test_the_verdict_names_what_hurts_and_what_does_not() -> None:
     assert any("better than guessing" in note for note in measure_robustness(guess, {"jpeg": [guess] * 5})["notes"])
 
 
+@pytest.mark.parametrize("size", [4, 60])
+def test_a_loss_that_no_patient_changes_is_as_uncertain_as_both_numbers(size: int) -> None:
+    """All is right, and every corrupted image is called k0: without any patient, the loss is 0.5 again."""
+    clean = draw(9, size=size, groups=False)
+    clean = replace(clean, labels=np.arange(size) % 2, logits=9.0 * np.eye(2, dtype=np.float32)[np.arange(size) % 2])
+    blind = replace(clean, logits=np.tile(np.array([9, 0], np.float32), (size, 1)))
+    found = measure_robustness(clean, {"jpeg": [blind] * 5})
+    before, after = (evaluate_predictions(p).overall["balanced_accuracy"] for p in (clean, blind))
+    reach = np.hypot(before.value - before.low, after.high - after.value), after.value - after.low  # MOVER by hand
+    lost = found.relative
+    assert (lost.value, lost.low, lost.high) == pytest.approx((0.5, 0.5 - reach[0], 0.5 + reach[1]))
+    assert found.mean_corruption_error.high == pytest.approx(1 - after.low)
+    assert found.worst == {4: None, 60: "jpeg"}[size]
+
+
 def test_the_largest_loss_that_is_not_shown_hides_no_other() -> None:
     """All six images of two patients of 20 (loss 0.1), or an image of each of nine or eight (0.07). An image of each of
     five is above 0 alone, but not as one of four (Bonferroni)."""

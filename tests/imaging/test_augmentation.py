@@ -291,6 +291,21 @@ def test_a_grey_picture_stored_as_rgb_stays_grey(policy):
     assert sum((image != grey).any() for image in changed) > 20
 
 
+@pytest.mark.parametrize("channels", [2, 4])
+@pytest.mark.parametrize("policy", RANDOM)
+def test_alpha_moves_with_the_image_and_keeps_its_two_values(policy, channels):
+    """An opaque picture with a margin that is not there: brightness, noise or holes would make it half transparent."""
+    image, augment = picture(64, channels), Augmenter(policy, 64, channels)
+    image[..., -1] = 255
+    image[:16, :, -1] = 0
+    plain = Augmenter(policy, 64, channels - 1)
+    changed = [augment(image, (0, 0, i)) for i in range(40)]
+    assert all(set(np.unique(made[..., -1])) <= {0, 255} for made in changed)
+    assert len({made[..., -1].tobytes() for made in changed}) > 1
+    for i, made in enumerate(changed[:10]):
+        assert (made[..., :-1] == plain(image[..., :-1], (0, 0, i))).all()  # as without alpha
+
+
 def in_words(step: Change) -> str:
     """A change with its arguments."""
     texts = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in step.values]

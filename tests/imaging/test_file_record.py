@@ -130,6 +130,13 @@ def test_what_is_wrong_with_a_file_has_a_kind(tmp_path: Path) -> None:
         ("Doe-Jane-19600412.png", "a name and a year of birth"),
         ("1960_DOE_JANE.png", "a name and a year of birth"),
         ("CHEST_XRAY_1960_and_DOE_JANE_1961", "a name and a year of birth"),
+        ("M\u00fcller_Hans_1950.png", "a name and a year of birth"),
+        ("Garci\u0301a_Mari\u0301a_1950.png", "a name and a year of birth"),  # as macOS writes them
+        ("\u00d6ZT\u00dcRK_ALI_1950.png", "a name and a year of birth"),
+        ("Rossi_Mario_01.02.1950.png", "a name and a year of birth"),
+        ("31-12-1950 Rossi Mario", "a name and a year of birth"),
+        ("M\u00dcLLER^J\u00dcRGEN", "a name"),
+        ("Frau_\u00d6zdemir", "a name with a title"),
     ],
 )
 def test_what_looks_like_a_person(text: str, what: str) -> None:
@@ -141,7 +148,8 @@ def test_what_looks_like_a_person(text: str, what: str) -> None:
     [
         "", "P007_c012.png", "infected/cell_12.png", "CHEST_XRAY_1998.png", "LEFT_BREAST_2019", "DOE_CHEST_1960",
         "jdoe3", "DOE_JANE_1860", "DOE_JANE_19601350", "1234-45-6789", "123-45-67890", "stubborn1", "user@localhost",
-        "1960_LUNG_JANE.png", "A^B", "thin_smear_3.png",
+        "1960_LUNG_JANE.png", "A^B", "thin_smear_3.png", "Rossi_Mario_01.13.1950", "CHEST_XRAY_01.02.1998",
+        "\u00c4_R_1950.png",
     ],
 )  # fmt: skip
 def test_what_does_not(text: str) -> None:
@@ -190,6 +198,13 @@ def test_texts_of_a_png() -> None:
     assert personal_fields(file, after[:at] + text + after[at:]) == ("PNG text 'Author'",)  # behind the pixels
 
 
+def test_the_comment_of_a_gif() -> None:
+    for comment, named in ((b"Patient DOE^JANE 1960", ("GIF text 'comment'",)), (b"a cell", ())):
+        file = io.BytesIO()
+        picture().save(file, "GIF", comment=comment)
+        assert personal_fields(Path("a.gif"), file.getvalue()) == named
+
+
 def test_exif_fields() -> None:
     base = ExifTags.Base
     assert personal_fields(Path("a.jpg"), jpeg({})) == ()
@@ -233,6 +248,9 @@ def test_fields_of_dicom(tmp_path: Path) -> None:
     for name in ("Anonymous", "^", "case 12", "case12", "TEST^PATIENT", "7", "", "REMOVED"):
         assert dicom(tmp_path, PatientName=name, PatientID="7") == ()
     assert dicom(tmp_path, PatientAddress="Main St 1") == ("DICOM PatientAddress",)
+    for name in ("DOE^JANE", "Doe, Jane 1960"):  # --groups dicom would write it into splits.csv
+        assert dicom(tmp_path, PatientName=name, PatientID=name) == ("DICOM PatientName", "DICOM PatientID")
+    assert dicom(tmp_path, PatientID="ANON^PATIENT") == dicom(tmp_path, PatientID="P_0017_1960") == ()
 
 
 def test_text_that_may_be_burned_into_the_picture(tmp_path: Path) -> None:

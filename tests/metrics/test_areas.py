@@ -97,6 +97,11 @@ def test_without_resamples_there_is_no_interval_and_a_perfect_share_has_that_of_
     assert found.low == pytest.approx(binomtest(100, 100).proportion_ci(method="wilson").low)
 
 
+@pytest.mark.filterwarnings("error")
+def test_one_resample_gives_no_interval_and_no_warning() -> None:
+    assert fixed_rates(draw(100, 100), EvaluateConfig(resamples=1)).sensitivity[0].reached.low is None
+
+
 def test_there_is_none_with_more_classes_or_images_of_one() -> None:
     three = Predictions(("a", "b", "c"), ("x",) * 3, None, np.arange(3), np.eye(3, dtype=np.float32))
     assert fixed_rates(three, EvaluateConfig()) is None and fixed_rates(draw(5, 0), EvaluateConfig()) is None

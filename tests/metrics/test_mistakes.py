@@ -212,6 +212,21 @@ def test_a_model_that_guesses_doubts_no_label(classes: int, spread: float) -> No
     assert told is not None and told.n is None and "not shown to be better than chance (AUROC 0." in str(told.reason)
 
 
+def test_a_class_without_images_does_not_make_the_model_one_that_guesses() -> None:
+    """Its AUROC is undefined, and wrong labels of the others are found all the same; not with a model that guesses."""
+    rng = np.random.default_rng(0)
+    truth, flipped = rng.integers(3, size=120), [5, 50, 100]
+    labels = truth.copy()
+    labels[flipped] = (truth[flipped] + 1) % 3
+    p = Predictions(tuple("abcd"), tuple(map(str, truth)), None, labels, 4 * np.eye(4, dtype=np.float32)[truth])
+    assert evaluate_predictions(p).overall["auroc"].value is None
+    told = label_errors(p, evaluate_predictions(p))
+    assert told is not None and sorted(doubted.row - 1 for doubted in told.rows) == flipped
+    guessed = replace(p, logits=rng.normal(size=(120, 4)).astype(np.float32))
+    told = label_errors(guessed, evaluate_predictions(guessed))
+    assert told is not None and told.n is None and "not shown to be better than chance (MCC " in str(told.reason)
+
+
 def test_a_class_without_images_is_never_suggested() -> None:
     p = said([[0.6, 0.1, 0.3], [0.1, 0.2, 0.7], [0.1, 0.8, 0.1]], [0, 0, 1])
     assert 2 not in find_suspects(p)[1]

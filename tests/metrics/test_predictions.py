@@ -387,6 +387,8 @@ def test_names_that_differ_in_spaces_or_capitals_are_one_patient(tmp_path: Path,
 def test_one_number_in_two_forms_is_one_patient(names: list[str], patients: list[str]) -> None:
     joined, notes = one_spelling(names, "patient", names)
     assert list(joined) == patients and bool(notes) == (names != patients)
+    backwards, _ = one_spelling(names[::-1], "patient", names[::-1])
+    assert list(backwards[::-1]) == patients  # so a split does not depend on the order of rows
 
 
 def test_probabilities_rounded_to_two_digits_are_those_of_the_logits(tmp_path: Path) -> None:

@@ -129,6 +129,15 @@ def test_a_column_of_whole_numbers_as_pandas_writes_it_where_a_cell_is_empty() -
     assert readings(["1.0", "0.0"], ("no", "yes"), ["a", "b"], "r", "yes").tolist() == [1, 0]
 
 
+def test_a_reader_of_zeros_and_ones_is_refused_where_a_class_is_called_1() -> None:
+    """The positive class is 2, so a 1 could be a call of it or the name of the other class."""
+    assert readings(["1", "2.0"], ("1", "2"), ["a", "b"], "r", "2").tolist() == [0, 1]
+    with pytest.raises(DataError, match="b: '0' in the column r is no class") as refused:
+        readings(["1", "0"], ("1", "2"), ["a", "b"], "r", "2")
+    assert refused.value.fix == "a reader's cell is one of 1, 2; or empty where the image was not read"
+    assert readings(["no", "1"], ("0", "1"), ["a", "b"], "r", "1").tolist() == [0, 1]  # names of the same meaning
+
+
 def test_what_cannot_be() -> None:
     p = draw()
     assert agreed(p, ()) is None

@@ -244,6 +244,17 @@ def test_what_cannot_be_compared_says_so() -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
+def test_a_score_that_runs_the_other_way_is_noted(tmp_path: Path) -> None:
+    """Else a model seems far better than a reader whose 1 means: surely ill."""
+    p = table()
+    p = replace(p, columns=p.columns | {"s1": tuple(str(6 - float(cell)) for cell in p.columns["s1"])})
+    config = EvaluateConfig(rater_scores=["s0", "s1"], resamples=0)
+    notes = write_report(tmp_path, p, title="t", facts={}, config=config).notes
+    of_readers = [note for note in notes if "clearly below 0.5" in note]
+    assert len(of_readers) == 1 and of_readers[0].startswith("The AUROC of the column s1 is 0.")
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_the_report_of_a_table_with_readers(tmp_path: Path) -> None:
     p = table()
     (tmp_path / "predictions.csv").write_text(p.to_csv())

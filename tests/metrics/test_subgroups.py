@@ -57,6 +57,8 @@ def test_words_are_strata_in_order_and_numbers_by_size() -> None:
     found = cut(["b", "a", "", " a ", "b"])
     assert found.names == ("a", "b", EMPTY) and found.of.tolist() == [1, 0, 2, 0, 1] and not found.cut
     assert cut(["10", "9", "2"]).names == ("2", "9", "10")
+    alike = cut(["f", "F", "F", "1.0", "1", "1"])  # written in two ways; the more frequent one is shown
+    assert alike.names == ("1", "F") and alike.of.tolist() == [1, 1, 1, 0, 0, 0]
 
 
 def test_many_numbers_are_cut_at_their_quartiles() -> None:
@@ -70,7 +72,19 @@ def test_many_numbers_are_cut_at_their_quartiles() -> None:
     assert gaps.names[-1] == EMPTY and gaps.of[-3:].tolist() == [4, 4, 4]
     assert cut([str(i) for i in range(20)] + ["young"]).cut == ""  # a word: no column of numbers
     zeros = cut(["0"] * 90 + [str(i) for i in range(12)])
+    close = cut([str(0.123456781 + 1e-9 * i) for i in range(80)])
+    assert len(set(close.names)) == 4 and close.names[0] == "under 0.1234568"
     assert zeros.names == ("under 1", "1 and above") and np.bincount(zeros.of).tolist() == [91, 11]
+
+
+@pytest.mark.parametrize("odd", [["90+"], ["<1", ">89"], ["61,5"], ["unborn"]])
+def test_ages_of_which_some_are_no_numbers_are_not_one_group_each(odd: list[str]) -> None:
+    ages = [str(i) for i in range(20, 100)] + ["", "NA"]
+    found = cut(ages + odd * 3)
+    assert found.names == () and "most of its cells are numbers, but not all" in found.why
+    assert "but not all" in cut([f"{i},5" for i in range(20, 100)]).why
+    for words in (["site 1", "2"], ["2019-01-01", "2019-01-02"], ["1", "2", "3", odd[0]]):
+        assert set(cut(words * 10).names) == set(words)
 
 
 def test_quartiles_of_few_patients_would_tell_their_ages() -> None:
@@ -247,6 +261,35 @@ def test_shuffles_say_how_often_chance_makes_such_a_gap() -> None:
     assert 0.25 < np.mean(by_chance) < 0.75 and min(by_chance) > 0.001
     across = subgroups(draw(), ["scanner"], 50)  # a patient is on several scanners: there is no such shuffle
     assert across["scanner"]["gaps"]["auroc"]["by_chance"] is None
+
+
+def test_empty_cells_are_a_group_that_is_shown_and_not_compared() -> None:
+    """Rows without a cell change no number of the groups that are stated."""
+    p = draw(patients=80, harm=1)
+    cells = np.array(p.columns["site"])
+    stated = np.arange(len(p)) >= 96  # the first 12 patients have none
+    found = column(p, np.where(stated, cells, "").tolist())
+    assert [stratum.name for stratum in found.strata] == ["N", "S", EMPTY] and found.strata[-1].n == 96
+    alone = column(p.take(np.flatnonzero(stated)), cells[stated].tolist())
+    assert found.gaps == alone.gaps and found.worst == alone.worst
+    gap = found.gaps["sensitivity"]
+    assert {gap.best, gap.worst} == {"N", "S"} and gap.low < gap.value < gap.high
+
+
+def test_a_small_group_does_not_hide_a_gap_between_large_ones() -> None:
+    """Two hospitals of 100 patients differ by 0.2 in sensitivity; a third of 12 patients lies between them."""
+    site, labels = np.repeat(["A", "B", "C"], [200, 200, 24]), np.arange(424) % 2  # the first class is the positive one
+    misses = {"A": 5, "B": 25, "C": 2}
+    ill = {name: np.flatnonzero((site == name) & (labels == 0)) for name in misses}
+    called = labels.copy()
+    for name, count in misses.items():
+        called[ill[name][:count]] = 1
+    owners, columns = tuple(str(i // 2) for i in range(424)), {"site": tuple(site)}
+    logits = np.eye(2, dtype=np.float32)[called]
+    p = Predictions(("infected", "uninfected"), tuple(map(str, range(424))), owners, labels, logits, columns=columns)
+    gap = subgroups(p, ["site"], 0)["site"].gaps["sensitivity"]
+    assert (gap.best, gap.worst, gap.compared) == ("A", "B", 3) and gap.value == pytest.approx(0.2)
+    assert gap.by_chance < 0.01
 
 
 @pytest.mark.slow

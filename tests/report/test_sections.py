@@ -101,6 +101,8 @@ def test_whatever_comes(case: str, tmp_path: Path) -> None:
     assert ("100 of 1,000 classes shown" in text) == (case == "a thousand classes") and text.count("<tr>") < 1000
     for key in ("patient_level", "per_patient"):
         assert (key in metrics) == (p.groups is not None and len(p) > 0)
+    decided = "mean" in metrics.get("patient_level", {}) and metrics["positive_class"] is not None
+    assert ("was not chosen for patients" in text) == decided
     assert ("subgroups" in metrics) == (len(p) > 0)
     assert (tmp_path / "label_issues.csv").exists() == ("n" in metrics.get("label_errors", {}))
 

@@ -175,6 +175,8 @@ def test_each_image_keeps_the_decision_of_its_own_fold(decided: Path, tmp_path: 
     assert "if it is the more likely class" not in text
     assert "the more likely class wins" not in text and "(in use)" not in text
     assert "abstention" not in found
+    (note, *_) = json.loads((decided / "ensemble" / "val" / "metrics.json").read_text())["report"]["notes"]
+    assert "The sensitivity that was asked for is that of single models" in note
 
     again = evaluate(decided / "test" / "predictions.csv", output=tmp_path / "again").metrics.to_dict()
     for part in ("overall", "per_class", "operating_points", "prevalence", "flow", "folds", "notes", "per_patient"):
@@ -266,6 +268,37 @@ def test_processes_that_torchrun_started_are_refused_before_they_meet(monkeypatc
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match="not as one of the processes of torchrun"):
         cross_validate("data")
+
+
+def test_images_that_change_while_the_folds_train_end_the_study(
+    done: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the tests of the folds would overlap. The second fold loses an image, the third one changes it."""
+    there, image, trained = shutil.copytree(done, tmp_path / "all"), next(data.rglob("*.png")), list[str]()
+    for name in ("fold-2", "fold-3", "test", "ensemble"):
+        shutil.rmtree(there / name)
+    content = image.read_bytes()
+
+    def stub(name: str, **arguments: object) -> SimpleNamespace:
+        trained.append(name)
+        shutil.copytree(done / name, there / name)
+        if name == "fold-2":
+            image.unlink()
+        else:
+            Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
+        return SimpleNamespace(test=None, val=None)
+
+    monkeypatch.setattr("vitmed.studies.study.vitmed.train", stub)
+    try:
+        with pytest.raises(DataError, match="other images, labels or splits"):
+            cross_validate(resume=there)
+        image.write_bytes(content)
+        assert trained == ["fold-2"]
+        with pytest.raises(DataError, match=f"{image.name}: 1 image has changed"):
+            cross_validate(resume=there)
+    finally:
+        image.write_bytes(content)
+    assert trained == ["fold-2", "fold-3"] and not (there / "test").exists()
 
 
 def test_a_refused_beginning_leaves_nothing(data: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,6 +158,17 @@ def test_the_time_that_would_be_enough_comes_from_a_process(tmp_path: Path) -> N
     whole = SharedTime(20.0, 2, 2).of_all(pickle.loads(pickle.dumps(error)))
     assert whole.problem == "--time 20s is too short for 2 folds: for each, --time 9s is too short: ..."
     assert whole.fix == "--time 1m30s" and whole.seconds == 90
+
+
+@pytest.mark.parametrize(("folds", "parallel"), [(3, 1), (3, 2), (5, 2), (5, 4), (4, 2)])
+def test_every_fold_gets_the_same_time_and_all_end_within_the_limit(folds: int, parallel: int) -> None:
+    now, ends, each = 0.0, list[float](), list[float]()
+    for begun in range(folds):
+        if len(ends) == parallel:
+            now = ends.pop(0)
+        each.append(SharedTime(3600, folds, parallel, 0, SimpleNamespace(seconds=lambda then=now: then)).each(begun))
+        ends.append(now + each[-1])
+    assert each == pytest.approx([3600 / -(-folds // parallel)] * folds) and max(ends) <= 3600
 
 
 def test_a_process_that_says_nothing_names_its_log(tmp_path: Path) -> None:

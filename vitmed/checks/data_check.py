@@ -24,7 +24,7 @@ from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
 from vitmed.core.messages import say, warn
 from vitmed.core.places import data_folder
-from vitmed.core.text import counted, counted_doing, grouped, listed, one_spelling, quoted
+from vitmed.core.text import counted, counted_doing, grouped, listed, one_spelling
 from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
 from vitmed.data.image_cache import ImageCache, scan
 from vitmed.data.label_kinds import LabelRequest, grade_order, number_in, plain_grade
@@ -253,7 +253,6 @@ def _finding_counts(contents: FolderContents) -> Iterator[Problem]:
 
 OF_CARD = {"name", "title", "source", "licence", "pitfalls", "group_regex", "group_note"}  # that the report shows
 
-LINES = 8  # problems that training reports
 COUNTS = ("found", "unreadable", "exact_duplicates", "near_duplicates", "duplicates_across_splits")
 GUESSED = "guessed from the file names"
 # Problems that affect what a result is worth.
@@ -278,7 +277,7 @@ def check_before_training(
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
     checked = run_checks(images, source, splits=("train",), read=splits)
-    serious = _report(checked.problems, splits.root)
+    serious = _report(checked.problems)
     leaks = [problem.code for problem in serious if problem.code in ("patients_across_splits", "copies_across_splits")]
     if leaks and any(how.startswith(("folder", "table")) for how in splits.made.values()):
         how = "keeps copies in one split" if source is None else "splits by patient"
@@ -312,17 +311,17 @@ def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
         contents = replace(contents, places=places, folders={None: names}, splits={})
     problems = in_order(folder_problems(contents))
     error = next((problem for problem in problems if problem.severity == "error"), None)
-    _report([p for p in problems if p is not error and (p.code, p.severity) != ("missing_class", "warning")], root)
+    _report([p for p in problems if p is not error and (p.code, p.severity) != ("missing_class", "warning")])
     if error is not None:
         files = "".join(f"\n{file}" for file in error.files)
         raise DataError(f"{root}: {error.text} ({error.code}){files}", error.fix)
 
 
-def _report(problems: Iterable[Problem], root: Path) -> list[Problem]:
-    """Print errors and warnings in a line each, at most `LINES`; returns all of them, worst first."""
+def _report(problems: Iterable[Problem]) -> list[Problem]:
+    """Print errors and warnings in a line each, and return them, worst first."""
     serious = [p for p in in_order(problems) if p.severity != "note" or p.code == "few_to_train"]
     advised = {"class_of_few_patients", "class_of_one_patient", "few_to_train"}  # once each
-    for problem in serious[:LINES]:
+    for problem in serious:
         named = f": {', '.join(problem.files[:3])}{', ...' * (problem.count > 3)}" if problem.files else ""
         advice = f". {problem.fix[0].upper()}{problem.fix[1:]}" * (problem.code in advised)
         advised -= {problem.code}
@@ -331,8 +330,6 @@ def _report(problems: Iterable[Problem], root: Path) -> list[Problem]:
         warn(f"{problem.text} ({problem.code}{together}){named}{advice}")
         if problem.count > 3:
             say(f"  {problem.code}: {', '.join(problem.files)}")
-    if len(serious) > LINES:
-        warn(f"{len(serious) - LINES:,} more problems; vitmed check {quoted(root)} reports them all")
     return serious
 
 

@@ -13,7 +13,7 @@ from vitmed.core.places import new_folder
 from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import counted, quoted
 from vitmed.data.convert import GROUPS, KINDS, convert, labels_flag, pick_classes, write_groups
-from vitmed.data.folders import has_classes, image_names, new_outside_data
+from vitmed.data.folders import has_classes, image_names, new_outside_data, subfolders
 
 
 def datasets_table() -> list[dict[str, Any]]:
@@ -104,6 +104,10 @@ def import_dataset(
     with whole_folder(folder) as part:
         convert(source, part)
         count = len(image_names(part))
-    labels = labels_flag(folder, source) or ("" if has_classes(folder) else " --labels TABLE")
-    say(f"{folder}: {counted(count, 'image')}, patients unknown; to train on it: vitmed train {quoted(folder)}{labels}")
+    root, labels = folder, labels_flag(folder, source)
+    while not has_classes(root) and len(inner := subfolders(root)) == 1:
+        root = inner[0]
+    if labels or not has_classes(root):
+        root, labels = folder, labels or " --labels TABLE"
+    say(f"{folder}: {counted(count, 'image')}, patients unknown; to train on it: vitmed train {quoted(root)}{labels}")
     return folder

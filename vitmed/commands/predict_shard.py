@@ -163,8 +163,9 @@ def write_shard(
             raise UsageError(f"{file} is there, of other {differing[0]}", "name a new folder: --output FOLDER")
         cells = (map(from_cell, table[name].to_pylist()) for name in ("path", parts.ERROR, parts.VERSION))
         rows = [*zip(*cells, strict=True)]
-        if changed := next((name for name, _, version in rows if versions.get(name) not in (None, "", version)), None):
-            raise DataError(f"{changed}: has changed since {file} was written", f"remove {file}, and run it again")
+        if changed := next((name for name, _, version in rows if versions.get(name) not in (None, version)), None):
+            what = "has changed since" if versions[changed] else "is missing, and was there when"
+            raise DataError(f"{changed}: {what} {file} was written", f"remove {file}, and run it again")
         errors = tuple((name, problem) for name, problem, _ in rows if problem)
     elif names:
         with fetched(names) as places:

@@ -55,6 +55,8 @@ def probe(
     settings = load_config(config, overrides, sets)
     all_folds = settings.data.divided and settings.data.fold is None
     check_run_place(settings, output, name)
+    if names is None and not settings.train.test:
+        raise UsageError("train.test=false: probe evaluates the test", "leave it out")
     if names is not None or settings.model.start is None:
         chosen = [text.partition("=")[0].strip() for text in sets]
         used = OF_COLOURS if names is None else ranking.OF_RANKING

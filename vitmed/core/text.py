@@ -61,10 +61,10 @@ def listed(names: Sequence[str], most: int = LISTED, mark: str = ", ") -> str:
 
 
 def one_spelling(names: Sequence[str], unit: str, places: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """Each patient in the first of its spellings ("P01" and "p01 "; "007", "7" and "7.0"), and a note with the place of
-    the first change, if there is one. `places` has one for each name; "" is no patient."""
+    """Each patient in the least of its spellings ("P01" and "p01 "; "007", "7" and "7.0"), whatever their order, and a
+    note with the place of the first change, if there is one. `places` has one for each name; "" is no patient."""
     first, plain = dict[str, str](), dict[str, str]()
-    for name in dict.fromkeys(names):
+    for name in sorted({*names}, key=lambda name: (name[:1].isspace(), name)):
         key = " ".join(re.sub("[\u200b-\u200d\ufeff]", "", unicodedata.normalize("NFKC", name)).casefold().split())
         number = re.fullmatch(r"0*(\d+)(?:\.0*)?", key) if key[:1].isdigit() else None
         plain[name] = first.setdefault(number[1] if number else key, name) if key else ""

@@ -128,8 +128,9 @@ def _members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
         of_zip = zipfile.ZipFile(stream)  # reads no more of a member than its stated size
         for entry in of_zip.infolist():
             usual = stat.S_IFMT(entry.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)  # 0: not stated
-            reader = None if entry.is_dir() else partial(of_zip.open, entry)
-            yield Member(entry.filename, entry.file_size, reader, usual)
+            name = entry.filename.replace("\\", "/")  # as some programs of Windows write it
+            reader = None if name.endswith("/") else partial(of_zip.open, entry)
+            yield Member(name, entry.file_size, reader, usual)
         return
     packed = stream.read(2) == b"\x1f\x8b"
     stream.seek(0)

@@ -13,7 +13,7 @@ from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
-from vitmed.core.text import counted_doing, lines_of, listed, one_spelling
+from vitmed.core.text import counted_doing, lines_of, listed, one_spelling, quoted
 from vitmed.core.text_files import BLANKS
 from vitmed.data import label_kinds
 from vitmed.data.folders import class_names, image_names, import_fix, labels_fix, split_folders, split_of, subfolders
@@ -214,6 +214,11 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
         if not images.bins and len(images.classes) < 2:
             problem = f"{config.labels}: all rows have the class {images.classes[0]!r}; a classifier needs two classes"
             raise DataError(problem, "add rows of another class")
+        for k, name in enumerate(() if config.resplit else images.columns):
+            splits = {split_of(sample.columns[k]) for sample in images.samples.get(ALL, ())}
+            if None not in splits and {"train"} < splits:
+                note = f"{config.labels}: the splits in {name!r} are not used; --split-column {quoted(name)} takes them"
+                images = replace(images, notes=(*images.notes, note))
         return with_patients(images, config)
     request.check_folders()
     folders = split_folders(root)

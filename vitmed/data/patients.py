@@ -26,7 +26,7 @@ from vitmed.data.folders import tables_in
 from vitmed.data.image_cache import ImageCache, scan
 from vitmed.data.patient_names import AS_ORIGINALS, Guess, guess_copies, guess_patients, known_by_column
 from vitmed.data.samples import Splits
-from vitmed.data.tables import PATH_NAMES, read_table
+from vitmed.data.tables import PATH_NAMES, Table, read_table
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import QUIET
@@ -140,7 +140,7 @@ def show_expression(expression: str | None) -> None:
 def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
     """The patient in each relative path: the first bracket that matched, or the whole match if there is none.
 
-    A patient has the first of its spellings, None where the expression does not match. Names of several shapes need
+    A patient has the least of its spellings, None where the expression does not match. Names of several shapes need
     alternatives, each with its own bracket.
     Raises UsageError: not a regular expression, or one that takes too long on these paths.
     """
@@ -161,6 +161,12 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
     return [one or None for one in one_spelling([group or "" for group in groups], "patient", paths)[0]]
 
 
+def patient_column(table: Table, card: str | None = None) -> int | None:
+    """The column of patients: by a usual name, else the only one that says so in another way and joins rows."""
+    usual, others = table.find(GROUP_NAMES, card), [*table.of_patients()]
+    return others[0] if usual is None and len(others) == 1 else usual
+
+
 def groups_from_table(file: str | Path, root: Path, paths: Sequence[str], card: str | None = None) -> KnownPatients:
     """The patient of every image from a table of paths and patients.
 
@@ -171,7 +177,7 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str], card: 
         fix = "name a table; a column of patients in the table of --labels needs no flag"
         raise DataError(f"--groups {file}: there is no such table", fix)
     table = read_table(file)
-    path, group = table.find(PATH_NAMES, card), table.find(GROUP_NAMES, card)
+    path, group = table.find(PATH_NAMES, card), patient_column(table, card)
     if len(table.header) == 2 and path is None and group is not None:
         path = 1 - group  # the only other column
     elif len(table.header) == 2 and group is None and path is not None:
@@ -276,15 +282,14 @@ def report_patients(splits: Splits, risk: str = RISK) -> None:
     if splits.grouped:
         say(f"{splits.unit}s: {describe_patients(splits)}")
         return
-    for file in tables_in(splits.root):
-        named = False
+    for file in [splits.source] * splits.source.is_file() + tables_in(splits.root):
         with contextlib.suppress(DataError, UsageError):
             table = read_table(file)
-            path, group = table.find(PATH_NAMES), table.find(GROUP_NAMES)
-            named = None not in (path, group) and all(row[group or 0].strip() for row in table.rows)
-        if named:
-            warn(f"patients are unknown: {risk}. {file.name} in the folder names them: --groups {quoted(file)}")
-            return
+            path, group = table.find(PATH_NAMES), patient_column(table)
+            if path is not None and group is not None and all(row[group].strip() for row in table.rows):
+                named = f"The column {table.header[group]!r} of {file.name} seems to name them"
+                warn(f"patients are unknown: {risk}. {named}: --groups {quoted(file)}")
+                return
     if (guess := splits.guess) is None:
         warn(f"patients are unknown: {risk} (use --group-regex or --groups)")
     else:

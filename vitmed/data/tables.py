@@ -24,6 +24,11 @@ from vitmed.core.text_files import BLANKS, EMPTY, OLD, read_csv, read_text
 _PATHS = "path file filename file_name filepath file_path image image_path image_name image_id image_index img"
 PATH_NAMES = tuple(_PATHS.split())
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx", "finding_labels")
+_NUMBER = r"(?:uid|id|nr|no|num(?:ber|ero)?|name|code|key)"
+OF_PATIENTS = re.compile(  # participant_id and "Pat. Nr.", not patient_age; a case may be a study
+    rf"(?i)(?:{_NUMBER}[\W_]*)?(?:pa[tzc]ien[a-z]{{0,3}}|pat|pt|pid|mrn|sub|subj|subject|person|participant|proband|"
+    rf"donor)s?[\W_]*{_NUMBER}?[\W_]*|id"
+)
 UNSEEN = " \t\r\n\xa0\u200b\u200c\u200d\ufeff"  # at the ends of a cell
 FIRST = 5  # most items in one line of a message
 MOST = 500_000_000  # bytes of an Excel file, which is a zip archive
@@ -76,9 +81,8 @@ class Table:
         nothing = {"label": EMPTY, "patient": BLANKS}.get(what, {""})
         if empty := [line for line, cell in zip(self.lines, cells, strict=True) if cell.lower() in nothing]:
             marks = [repr(mark) for mark in dict.fromkeys(cells) if mark and mark.lower() in nothing]
-            without = (
-                f"{counted_doing(len(empty), 'row', 'has', 'have')} no {what}{f' but {listed(marks)}' * bool(marks)}"
-            )
+            but = f" but {listed(marks)}" * bool(marks)
+            without = f"{counted_doing(len(empty), 'row', 'has', 'have')} no {what}{but}"
             raise DataError(
                 f"{self.file}: {without} (column {self.header[column]!r}): line " + ", ".join(map(str, empty[:FIRST])),
                 "fill them, or remove the rows",
@@ -90,14 +94,17 @@ class Table:
         patient, while a second column of patients joins rows. Errors as in `cells`."""
         cells = self.cells(column, "patient")
         named, notes = one_spelling(cells, "patient", [f"line {line}" for line in self.lines])
-        for i, name in enumerate(self.header if len({*cells}) == len(cells) else ()):
-            if not re.fullmatch("(?i)(pat|patient|subject)[ _-]?(id|nr|no|number)?|mrn", name):
-                continue
-            others = [cell for row in self.rows if (cell := row[i].strip()) and cell.lower() not in BLANKS]
-            if 1 < len({*others}) < len(others):
-                alone = f"each image has a {self.header[column]!r} of its own, which counts as its patient"
-                notes.append(f"{self.file}: {alone}; if the patient is {name!r}, remove or rename the other column")
+        for i in self.of_patients() if len({*cells}) == len(cells) else ():
+            own = f"each image has a {self.header[column]!r} of its own, which counts as its patient"
+            notes.append(f"{self.file}: {own}; if the patient is {self.header[i]!r}, remove or rename the other column")
         return named, notes
+
+    def of_patients(self) -> Iterator[int]:
+        """The columns whose name says nothing but that they name patients and in which rows share a value."""
+        for i, name in enumerate(self.header):
+            cells = [row[i] for row in self.rows if OF_PATIENTS.fullmatch(name) and row[i].lower() not in BLANKS]
+            if 1 < len({*cells}) < len(cells):
+                yield i
 
     def images(self, column: int, root: Path | None, paths: Sequence[str]) -> tuple[list[int | None], list[str]]:
         """The index of each row's image, or None; and the rows without an image, for a message. Without a root, the
@@ -129,7 +136,7 @@ def read_table(file: str | Path) -> Table:
     file, notes = local_path(file), tuple[str, ...]()
     lines, rows, header = [], [], None
     if file.suffix.lower() == ".xlsx":
-        numbered = sheet_rows(file)
+        numbered, notes = sheet_rows(file)
     else:
         text, encoding = read_text(file, "a CSV table", OLD)
         if encoding in OLD:
@@ -184,12 +191,12 @@ def _plain(path: str) -> str:
     return path if path.isascii() else unicodedata.normalize("NFC", path)
 
 
-def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """The number of each row of an Excel file's first visible sheet, from 1, and its cells (extra `xlsx`).
+def sheet_rows(file: Path) -> tuple[Iterator[tuple[int, list[str]]], tuple[str, ...]]:
+    """The number of each row of an Excel file's first visible sheet, from 1, and its cells (extra `xlsx`); and notes.
 
     All rows are as long as the longest; empty last columns are left out. Whole numbers are written without a fraction,
-    dates as 2026-11-22, TRUE and FALSE as in Excel; of a formula the value that Excel stored. Raises DataError:
-    missing, damaged or too large. UsageError: openpyxl is not installed.
+    dates as 2026-11-22, TRUE and FALSE as in Excel; of a formula the stored value; merged cells below the first row all
+    have their one value. Raises DataError: missing, damaged or too large. UsageError: openpyxl is not installed.
     """
     try:
         from openpyxl import load_workbook
@@ -212,6 +219,10 @@ def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
                     text = f"{file}: the cell {cell.coordinate} holds a formula whose value is not stored"
                     raise DataError(text, "open it in Excel or LibreOffice and save it, or save it as CSV UTF-8")
             rows = [[cell_text(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
+            for area in sheet.merged_cells.ranges:
+                for row, column in area.cells if area.min_row > 1 else ():  # else a heading
+                    rows[row - 1][column - 1] = rows[area.min_row - 1][area.min_col - 1]
+            hidden = sum(any(rows[i - 1]) for i, row in sheet.row_dimensions.items() if row.hidden and i <= len(rows))
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})", "name a table") from None
     except DataError:
@@ -220,7 +231,9 @@ def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{file}: not an Excel file that can be read ({reason})", "save it as CSV UTF-8") from None
     width = max((i + 1 for row in rows for i, cell in enumerate(row) if cell), default=0)
-    yield from enumerate((row[:width] for row in rows), start=1)
+    are = f"{file}: {counted_doing(hidden, 'row')} hidden in Excel, such as by a filter, and yet used"
+    notes = (f"{are}; to leave rows out, delete them",) if hidden else ()
+    return enumerate((row[:width] for row in rows), start=1), notes
 
 
 def cell_text(value: Any) -> str:

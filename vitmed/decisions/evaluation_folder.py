@@ -3,6 +3,7 @@
 `Folds` is what metrics.json holds of pooled folds: the numbers and the policy of each."""
 
 import filecmp
+import json
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import read_table
 from vitmed.metrics.predictions_files import read_predictions
 
+REASONS = {"asked", "note", "notes", "trials", "known_logits"}  # parts of a policy that change no decision
 NOTICEABLE = 0.01  # difference between the pooled AUROC and the mean of the folds
 OF_POSITIVE = ("sensitivity", "specificity")  # reported for each fold of two classes
 
@@ -83,8 +85,7 @@ class Evaluated:
     @property
     def created(self) -> str | None:
         """When the images were evaluated, UTC; None where it is not known."""
-        time = self.metrics.get("report", {}).get("created")
-        return None if time is None else str(time)
+        return self.metrics.get("report", {}).get("created")
 
 
 def read_evaluation(file: Path, labelled: bool = True) -> Evaluated:
@@ -171,16 +172,22 @@ def find_evaluation(
 
 
 def earlier_choices(run: RunFolder, weights_hash: str | None, policy: DecisionPolicy | None) -> list[str]:
-    """The note on evaluations of the run's test with other weights or a policy that was asked otherwise."""
-    asked, others = policy and policy.asked, list[str]()
+    """The note on evaluations of the run's test with other weights or a policy that decides otherwise."""
+    own, others = None if policy is None else policy.to_json(), list[str]()
     for folder in run.evaluations("test"):
         with suppress(DataError, KeyError, TypeError, AttributeError):  # a folder that vitmed did not write
             metrics = read_metrics(folder / NUMBERS)
-            same = is_of(metrics, weights_hash) and (metrics["report"].get("policy") or {}).get("asked") == asked
-            others += [folder.name] * (bool(metrics) and not same)
+            before = metrics["report"].get("policy")
+            alike = (before or {}).get("asked") == (own or {}).get("asked") or _decisive(before) == _decisive(own)
+            others += [folder.name] * (bool(metrics) and not (is_of(metrics, weights_hash) and alike))
     of = f"other weights or another decision policy: {listed(others)}"
     text = f"These test images were already evaluated with {of}. A choice by such numbers makes them optimistic."
     return [text] * bool(others)
+
+
+def _decisive(policy: dict[str, Any] | None) -> Any:
+    """What a stored policy decides by, without what was asked for and why it was chosen."""
+    return json.loads(json.dumps(policy), object_hook=lambda part: {k: v for k, v in part.items() if k not in REASONS})
 
 
 def take_place(folder: Path, place: Path) -> Path:

@@ -83,6 +83,8 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
             raise UsageError(problem, "at_least: LIMIT and at_most: LIMIT")
         if criterion.worse_by_less_than is not None and given < 2:
             raise UsageError("worse_by_less_than compares with a second model", "vitmed compare NEW OLD --accept FILE")
+        if criterion.worse_by_less_than is not None and class_of(criterion, new) is not None:
+            _gap(criterion, (models[0], models[0]))  # raises if there is no such difference of a class
 
 
 def judge(criteria: Criteria, read: Sequence[Model], models: Sequence[Model]) -> Acceptance:

@@ -41,8 +41,8 @@ from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import RESAMPLING, Preprocessing
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import SavedModel
-from vitmed.metrics.estimates import FEW_GROUPS, Estimate, Numbers, estimate, value_text
-from vitmed.metrics.intervals import NONE, jackknife_interval
+from vitmed.metrics.estimates import FEW_GROUPS, Estimate, Numbers, difference, estimate, value_text
+from vitmed.metrics.intervals import NONE, jackknife_interval, quantile
 from vitmed.metrics.predictions import Predictions, known_labels, target_of
 
 SIDE = 224  # px: the image side for the lengths in the table, which scale with the image
@@ -76,9 +76,8 @@ def corrupt(image: Image.Image, name: str, strength: int, seed: tuple[int, ...])
     grey = is_grey(image)
     if grey and how.colour:  # it has neither hue nor stain
         return image
-    plain = image.convert("L" if grey else mode)
     rng = np.random.default_rng([*seed, zlib.crc32(name.encode())])
-    worse = how.change(plain, how.values[strength - 1], rng).convert(mode)
+    worse = how.change(image.convert("L" if grey else mode), how.values[strength - 1], rng).convert(mode)
     if alpha is not None:
         worse.putalpha(alpha)
     return worse
@@ -194,27 +193,28 @@ def measure_robustness(
     kind = TARGETS[target.kind]
     number, guess, numbers = kind.stress[0], kind.guess(clean), kind.numbers.evaluate(clean)
     same = ("n", "n_groups", "resampling", "level", "classes", "positive_class")
-    costs, before = {}, _error(kind, number, clean)
-    errors = {key: np.array([_error(kind, number, p) for p in part]) for key, part in corrupted.items()}  # (5, 1 + G)
+    costs, errors, shown = {}, dict[str, np.ndarray](), _shown(kind, numbers)
+    before = _error(kind, clean, shown[number])
     for key, part in corrupted.items():
+        own = [_shown(kind, kind.numbers.evaluate(p)) for p in part]
+        errors[key] = np.array([_error(kind, p, of[number]) for p, of in zip(part, own, strict=True)])  # (5, 3 + G)
         what, rows, mean = CORRUPTIONS[key], list[Strength](), errors[key].mean(axis=0)
-        for i, (value, p, error) in enumerate(zip(what.values, part, errors[key], strict=True), 1):
-            own = _shown(kind, kind.numbers.evaluate(p))
-            rows.append(Strength(strength=i, value=value, **own, lost=_estimate(error - before)))
+        for i, (value, of, error) in enumerate(zip(what.values, own, errors[key], strict=True), 1):
+            rows.append(Strength(strength=i, value=value, **of, lost=_estimate(error, before)))
         about = {"title": what.title, "text": what.text, "source": what.source}
-        costs[key] = CorruptionCost(**about, strengths=rows, error=_estimate(mean, 0), lost=_estimate(mean - before))
-    error = np.concatenate([*errors.values()]).mean(axis=0) if errors else np.array([np.nan])
+        costs[key] = CorruptionCost(**about, strengths=rows, error=_estimate(mean), lost=_estimate(mean, before))
+    error = np.concatenate([*errors.values()]).mean(axis=0) if errors else np.full(3, np.nan)
     result = Robustness(
         **{name: getattr(numbers, name) for name in same},
         target=target,
         number=number,
         guess=guess if np.isfinite(guess) else None,
-        clean=_shown(kind, numbers),
+        clean=shown,
         corruptions=costs,
-        mean_corruption_error=_estimate(error, 0),
-        relative=_estimate(error - before if errors else error),
+        mean_corruption_error=_estimate(error),
+        relative=_estimate(error, before if errors else None),
     )
-    clear = {k for k, of in errors.items() if (_estimate(of.mean(axis=0) - before, tests=len(errors)).low or 0) > 0}
+    clear = {k for k, of in errors.items() if (_estimate(of.mean(axis=0), before, len(errors)).low or 0) > 0}
     (worst, sentence), reasons, notes = _verdict(result, clear), dict[str, str](), list[str]()
     for name, entry in result.clean.items():
         if entry.value is None:
@@ -231,26 +231,31 @@ def measure_robustness(
         notes.append("Patients are unknown: if they have several images each, the intervals are too narrow.")
     elif result.n_groups < FEW_GROUPS:
         notes.append(f"There are only {counted(result.n_groups, 'patient')}: the intervals themselves are unreliable.")
-    words = {"undefined": reasons, "worst": worst, "verdict": sentence, "notes": notes}
-    return result.model_copy(update=words)
+    return result.model_copy(update={"undefined": reasons, "worst": worst, "verdict": sentence, "notes": notes})
 
 
-def _error(kind: TargetKind, number: str, predictions: Predictions) -> np.ndarray:
-    """(1 + G,): lower is better; the error of all images, then without each patient."""
-    prepared = kind.numbers(predictions)
-    values = np.append(prepared.point[number], prepared.without(prepared.units)[number])
-    return 1 - values if ALL_METRICS[number].higher_is_better else values
+def _error(kind: TargetKind, predictions: Predictions, number: Estimate) -> np.ndarray:
+    """(3 + G,): lower is better; the error of all images, its interval from that of the `number`, NaN where it has
+    none, and the error without each patient."""
+    prepared, name = kind.numbers(predictions), kind.stress[0]
+    higher = ALL_METRICS[name].higher_is_better
+    ends = (number.high, number.low) if higher else (number.low, number.high)
+    values = np.array([prepared.point[name], *ends, *prepared.without(prepared.units)[name]], dtype=float)
+    return 1 - values if higher else values
 
 
-def _estimate(errors: np.ndarray, lowest: float = -np.inf, tests: int = 1) -> Estimate:
-    """An error, or a difference of two, with its interval. If no patient changes it, the interval has no width; if it
-    is also 0, it has no interval, since no patient shows whether others would lose."""
-    value, *without = np.round(errors, 12) + 0.0  # + 0.0: never -0
+def _estimate(error: np.ndarray, before: np.ndarray | None = None, tests: int = 1) -> Estimate:
+    """An error of `_error`, or what it is above that of `before`, with its interval by the jackknife; if no patient
+    changes it, by MOVER from those of the errors. A loss of 0 has none then: no patient shows if others would lose."""
+    start = np.zeros_like(error) if before is None else before
+    value, *without = np.round(np.delete(error - start, [1, 2]), 12) + 0.0  # + 0.0: never -0
     if len(without) > 1 and set(without) == {value}:
-        low, high = (value, value) if value else NONE
-    else:
-        low, high = jackknife_interval(value, np.array(without), skewed=False, tests=tests)
-    return estimate(value, max(low, lowest), high, "jackknife")
+        lost = difference(estimate(error[0], error[1], error[2], ""), estimate(start[0], start[1], start[2], ""))
+        arms = np.array([lost.low, lost.high], dtype=float) - value
+        low, high = value + arms * quantile(tests=tests) / quantile() if value else NONE
+        return estimate(value, low, high, "mover")
+    low, high = jackknife_interval(value, np.array(without), skewed=False, tests=tests)
+    return estimate(value, max(low, 0) if before is None else low, high, "jackknife")
 
 
 def _shown(kind: TargetKind, numbers: Numbers) -> dict[str, Estimate]:
@@ -297,8 +302,7 @@ def known_stress(run: Path, weights_hash: str, what: str) -> Robustness | None:
     for file in sorted(run.glob(f"{FOLDER}*/{NUMBERS}"), key=lambda file: -file.stat().st_mtime_ns):
         with contextlib.suppress(OSError, ValueError):  # a file that vitmed did not write
             found.append(Robustness.model_validate_json(file.read_text(encoding="utf-8")))
-    of_weights = (stress for stress in found if stress.weights_sha256 == weights_hash)
-    return next(iter(sorted(of_weights, key=lambda stress: stress.what != what)), None)
+    return min((s for s in found if s.weights_sha256 == weights_hash), key=lambda s: s.what != what, default=None)
 
 
 @dataclass(frozen=True)
@@ -327,8 +331,7 @@ def stress_images(
 ) -> tuple[Robustness, dict[str, list[np.ndarray]]]:
     """Predict a sample of images, clean and corrupted. Returns the content of stress.json; and title of each corruption
     -> an image as it is and at strengths 1 to 5. Raises DataError: no image can be read; UsageError: no corruption."""
-    seed = request.seed
-    picked = pick_images([sample.label for sample in chosen.samples], request.images, seed)
+    picked = pick_images([sample.label for sample in chosen.samples], request.images, request.seed)
     decoded = _decode(saved.preprocessing, chosen, picked)
     unreadable = len(picked) - len(decoded)
     names, grey = list(request.corruptions or CORRUPTIONS), "the network sees grey" * (saved.preprocessing.channels < 3)
@@ -351,7 +354,7 @@ def stress_images(
         "weights_sha256": saved.weights_hash,
         "images_of": len(chosen.samples),
         "unreadable": unreadable,
-        "seed": seed,
+        "seed": request.seed,
         "skipped": skipped,
         "image_size": saved.preprocessing.image_size,
         "notes": [*chosen.notes, *robustness.notes, *unread],
@@ -359,7 +362,7 @@ def stress_images(
     positive = None if robustness.positive_class is None else robustness.classes.index(robustness.positive_class)
     row = next((row for row in decoded if chosen.samples[row].label == positive), next(iter(decoded)))
     pictures = {
-        CORRUPTIONS[name].title: [np.asarray(corrupt(decoded[row], name, s, (seed, row))) for s in range(6)]
+        CORRUPTIONS[name].title: [np.asarray(corrupt(decoded[row], name, s, (request.seed, row))) for s in range(6)]
         for name in robustness.corruptions
     }
     return robustness.model_copy(update=about), pictures
@@ -412,8 +415,7 @@ def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int]) -
         except DataError as error:
             return error.line
 
-    decoded: dict[int, Image.Image] = {}
-    problems: list[str] = []
+    decoded, problems = dict[int, Image.Image](), list[str]()
     with bar("reading images") as advance:
         for done, image in enumerate(in_threads(read, rows)):
             if isinstance(image, str):

@@ -42,7 +42,7 @@ class Policy:
     def steps(self, flips: bool, channels: int, crop: float = 1.0) -> list[Change]:
         """The changes of images with this number of channels, with or without the policy's flips. A `crop` below 1 is
         the least area of a random crop, in place of the policy's."""
-        left_out = (() if flips else ("mirror",)) + (() if channels == 3 else ("hue", "stain"))
+        left_out = (() if flips else ("mirror",)) + (() if channels >= 3 else ("hue", "stain"))
         first = [Change("crop", crop)] if crop < 1 else []
         return first + [change for change in self.changes if change.name not in (*left_out, *(c.name for c in first))]
 
@@ -55,7 +55,7 @@ class Augmenter:
 
     Args:
         size: side S of the images, px.
-        channels: C, 1 to 4. Colour changes need exactly 3.
+        channels: C, 1 to 4. Colour changes need 3 or 4. Alpha, the last of 2 or 4, only moves with the image.
         flips: False forbids mirroring; turns remain.
         crop: the least area of random crops instead of the policy's; 1: as the policy.
     """
@@ -74,12 +74,12 @@ class Augmenter:
             image: not changed. One whose three channels are equal everywhere stays grey.
             seed: non-negative numbers, always the same count; in training (run seed, epoch, image index).
         """
-        shape = (self.size, self.size, self.channels)
+        shape, colours = (self.size, self.size, self.channels), 1 if self.channels < 3 else 3
         assert image.shape == shape and image.dtype == np.uint8, (image.shape, image.dtype, shape)
         if not self.steps:
             return image
         if self._compose is None:
-            do, steps = Changes(self.size, self.flips, self.channels == 3), list[Any]()
+            do, steps = Changes(self.size, self.flips, colours == 3), list[Any]()
             for change in self.steps:
                 made = getattr(do, change.name)(*change.values, **change.named)
                 steps += made if isinstance(made, list) else [made]
@@ -91,10 +91,14 @@ class Augmenter:
         sequence = np.random.SeedSequence(seed)
         self._numpy.bit_generator.state = np.random.PCG64(sequence).state
         self._python.seed(int.from_bytes(sequence.generate_state(4).tobytes(), "little"))
-        changed = self._compose(image=image)["image"]
-        assert changed.shape == shape and changed.dtype == np.uint8, (self.policy, changed.shape, changed.dtype)
-        if self.channels == 3 and (image == image[..., :1]).all():  # grey, whatever the file says: no coloured noise
+        alpha = {"mask": np.ascontiguousarray(image[..., -1])} if self.channels > colours else {}
+        made = self._compose(image=np.ascontiguousarray(image[..., :colours]), **alpha)
+        changed = made["image"]
+        if colours == 3 and (image[..., :3] == image[..., :1]).all():  # grey, whatever the file says: no coloured noise
             changed = changed[..., :1].repeat(3, axis=2)
+        if alpha:
+            changed = np.dstack([changed, made["mask"]])
+        assert changed.shape == shape and changed.dtype == np.uint8, (self.policy, changed.shape, changed.dtype)
         return np.ascontiguousarray(changed)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -2,12 +2,14 @@
 
 import io
 import re
+import unicodedata
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import regex
 from PIL import ExifTags, Image, ImageFile
 
 from vitmed.core.errors import VitmedError
@@ -21,22 +23,23 @@ from vitmed.imaging.window import Window
 
 # --- personal data in file names and in the metadata of image files
 
-MARKS = (b"Exif", b"tEXt", b"iTXt", b"zTXt", b"eXIf", b"xmpmeta", b"\xff\xfe", b"II*\x00", b"MM\x00*")
+MARKS = (b"Exif", b"tEXt", b"iTXt", b"zTXt", b"eXIf", b"xmpmeta", b"\xff\xfe", b"II*\x00", b"MM\x00*", b"GIF8")
 EXIF_FIELDS = ("Artist", "XPAuthor", "CameraOwnerName", "Copyright", "HostComputer")
 KEYS = re.compile(r"patient|birth|\bdob\b|\bmrn\b|author|owner|physician|doctor|full.?name|e-?mail|address|phone", re.I)
 _NOBODY = r"anonym[a-z]*|de-?ident[a-z]*|removed|redacted|unknown|none|n/?a|test|phantom|subject|patient|case"
 NO_PERSON = re.compile(rf"(?<![a-z])(?:{_NOBODY})(?![a-z])", re.I)  # whole words: ANNA and CASEY are names
 DICOM_FIELDS = (
     *("PatientName", "PatientBirthDate", "PatientAddress", "PatientTelephoneNumbers", "OtherPatientNames"),
-    *("AccessionNumber", "ReferringPhysicianName", "InstitutionName"),
+    *("AccessionNumber", "ReferringPhysicianName", "InstitutionName", "PatientID"),
 )
 BURNED = {"US": "ultrasound", "SC": "secondary capture", "XA": "angiography"}
 _YEAR = r"(?:19\d\d|20[0-2]\d)"
-_DATE = rf"{_YEAR}(?:[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01]))?(?!\d)"
-_NAME = r"(?:[A-Z]{2,}|[A-Z][a-z]+(?:-[A-Z][a-z]+)?)"
-_NAMES = re.compile(
-    rf"(?<![A-Za-z0-9])(?:({_NAME})[_ ,.-]+({_NAME})[_ ,.-]+{_DATE}|"
-    rf"{_DATE}[_ ,.-]+({_NAME})[_ ,.-]+({_NAME})(?![A-Za-z]))"
+_MONTH, _DAY = "(?:0[1-9]|1[0-2])", r"(?:0[1-9]|[12]\d|3[01])"
+_DATE = rf"(?:{_YEAR}(?:[-_.]?{_MONTH}[-_.]?{_DAY})?|{_DAY}[-_.]{_MONTH}[-_.]{_YEAR})(?!\d)"
+_NAME = r"(?:\p{Lu}{2,}|\p{Lu}\p{Ll}+(?:-\p{Lu}\p{Ll}+)?)"
+_NAMES = regex.compile(
+    rf"(?<![\p{{L}}0-9])(?:({_NAME})[_ ,.-]+({_NAME})[_ ,.-]+{_DATE}|"
+    rf"{_DATE}[_ ,.-]+({_NAME})[_ ,.-]+({_NAME})(?!\p{{L}}))"
 )
 _WORDS = (
     "img image scan slide slice cell cells thin thinf thick original copy frame crop patch tile stain series study "
@@ -51,8 +54,8 @@ _WORDS = (
 _NO_NAMES = frozenset(_WORDS.split())
 PATTERNS = {
     "an e-mail address": re.compile(r"[\w.+-]+@[\w-]+\.[a-z]{2,}", re.I),
-    "a name": re.compile(r"(?<![A-Za-z])[A-Z][A-Za-z]+\^[A-Z][A-Za-z]+"),  # DOE^JANE, as in DICOM
-    "a name with a title": re.compile(r"(?:^|[^A-Za-z])(?:Mrs?|Ms|Frau|Herr|Dr|Mme|Sra?)[._ ]+[A-Z][a-z]{2,}"),
+    "a name": regex.compile(r"(?<!\p{L})\p{Lu}\p{L}+\^\p{Lu}\p{L}+"),  # DOE^JANE, as in DICOM
+    "a name with a title": regex.compile(r"(?:^|\P{L})(?:Mrs?|Ms|Frau|Herr|Dr|Mme|Sra?)[._ ]+\p{Lu}\p{Ll}{2,}"),
     "a date of birth": re.compile(r"(?:^|[^a-z])(?:dob|born|birth(?:date|day)?|geb(?:oren)?|naissance)[-_. ]*\d", re.I),
     "a named field": re.compile(r"(?:first|last|sur|full|patient)[-_ ]?name[-_ =:]+[A-Za-z]{2,}", re.I),
     "a social security number": re.compile(r"(?<!\d)\d{3}-\d{2}-\d{4}(?!\d)"),
@@ -64,6 +67,7 @@ def looks_like_a_person(text: str) -> str | None:
 
     It matches patterns of words and dates, so it errs both ways: `AUTUMN_LEAVES_1990` is called a name, `jdoe3` is not.
     """
+    text = unicodedata.normalize("NFC", text)  # one letter for e and its accent
     for what, expression in PATTERNS.items():
         if expression.search(text):
             return what
@@ -76,15 +80,16 @@ def looks_like_a_person(text: str) -> str | None:
 def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
     """Names, never values, of metadata fields that look like a person or locate the picture."""
     if data[128:132] == b"DICM" or path.suffix.lower() in (".dcm", ".dicom", ".ima"):
-        signs = list[str]()  # filled fields, and signs of text in the picture
+        signs = list[str]()  # fields of a person, and signs of text in the picture
         with QUIET, suppress(Exception):  # no pydicom; or a damaged file, which the decoder reports
             import pydicom
 
-            tags = [*DICOM_FIELDS, "BurnedInAnnotation", "Modality", "PatientID"]
+            tags = [*DICOM_FIELDS, "BurnedInAnnotation", "Modality"]
             about = pydicom.dcmread(io.BytesIO(data), stop_before_pixels=True, specific_tags=tags, force=True)
-            for name in DICOM_FIELDS:
-                value = str(about.get(name, "") or "").strip(" ^=")
-                if value and not NO_PERSON.search(value) and value != str(about.get("PatientID", "")):
+            filled = {name: str(about.get(name, "") or "").strip(" ^=") for name in DICOM_FIELDS}
+            for name, value in filled.items():
+                person = value != filled["PatientID"] or looks_like_a_person(value)
+                if value and person and not NO_PERSON.search(value):
                     signs.append(f"DICOM {name}")
             if str(about.get("BurnedInAnnotation", "")).upper() == "YES":
                 signs.append("DICOM BurnedInAnnotation YES")

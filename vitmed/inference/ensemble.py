@@ -45,6 +45,7 @@ class Ensemble(SavedModel):
             "Model": f"{MEAN}{counted(len(self.members), 'model')} ({shares})",
             "Model choice": self.chosen.get("words", ""),
             "Seed": ", ".join(str(seed) for seed in dict.fromkeys(member.config.train.seed for member in self.members)),
+            **self.chosen.get("facts", {}),
         }
         object.__setattr__(self, "facts", facts)  # frozen; `replace` makes it anew
 
@@ -120,7 +121,7 @@ def load_ensemble(path: Path) -> Ensemble:
         stated = [(find_path(str(row["path"]), path.parent), str(row["weights_hash"])) for row in content["members"]]
         shares = [float(row["share"]) for row in content["members"]]
         policy = None if content["policy"] is None else policy_of(content["policy"], splits.classes)
-        chosen = dict(content["chosen"])
+        chosen = {**content["chosen"], "facts": dict(content["chosen"].get("facts", {}))}
     members = []
     for file, stated_hash in stated:
         if not file.is_file():

@@ -221,7 +221,7 @@ def reached_at(
         if len(column) and not few and value in (0, 1):
             # hardly a resample differs; how alike the others are depends on the threshold, and is left out
             reached = of_share(intervals.share(called & truth, truth, units))
-        elif len(column) and not few and (variance := float(np.nanvar(column, ddof=1))) > 0:
+        elif len(column) > 1 and not few and (variance := float(np.nanvar(column, ddof=1))) > 0:
             low, high = intervals.within(value, 0, variance, intervals.quantile(degrees))
             at = intervals.share(called & truth, truth, units)  # as if the threshold were known: no narrower than that
             reached = estimate(value, min(low, at.low), max(high, at.high), "wilson-bootstrap", len(column))

@@ -7,7 +7,8 @@ class whose probability is at least its mean among the images with that label, a
 classes (the confident joint). Suspects are the images off the diagonal of that count, ranked by the normalised margin
 of the label. cleanlab 2.9.0, the authors' package, finds the same images in the same order
 (`filter_by="confident_learning"`); it would bring pandas. A model that ranks by chance would doubt nearly half of the
-labels: nothing is computed unless the interval of its AUROC, by patient where patients are known, lies above 0.5.
+labels: nothing is computed unless the interval of its AUROC, by patient where patients are known, lies above 0.5. Where
+a class has no image, AUROC is undefined, and that of MCC must lie above 0.
 """
 
 from collections.abc import Sequence
@@ -198,11 +199,12 @@ def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | No
     labels, classes = known_labels(predictions), predictions.classes
     if len(np.unique(labels)) < 2:
         return LabelErrors(of=len(labels), reason=f"all images have the label '{classes[labels[0]]}'")
-    area = numbers.overall["auroc"]
-    least = area.value if area.low is None else area.low
-    if least is None or least <= 0.5:
-        interval = "" if area.low is None else f", interval {area.low:.3f} to {area.high:.3f}"
-        shown = "" if area.value is None else f" (AUROC {area.value:.3f}{interval})"
+    name, chance = ("auroc", 0.5) if numbers.overall["auroc"].value is not None else ("mcc", 0.0)
+    found = numbers.overall[name]
+    least = found.value if found.low is None else found.low
+    if least is None or least <= chance:
+        interval = "" if found.low is None else f", interval {found.low:.3f} to {found.high:.3f}"
+        shown = "" if found.value is None else f" ({name.upper()} {found.value:.3f}{interval})"
         return LabelErrors(of=len(labels), reason=f"the model is not shown to be better than chance{shown}")
     suspects = [
         DoubtedLabel(row=int(row) + 1, label=classes[labels[row]], suggested=classes[other], score=float(score))

@@ -59,13 +59,17 @@ def readings(
     cells: Sequence[str], classes: Sequence[str], paths: Sequence[str], column: str, positive: str | None = None
 ) -> np.ndarray:
     """(S,) int64 class that a reader gave each image, from the S cells of a column; `UNREAD` where a cell is empty. Of
-    two classes with a `positive` one, `YES` and `NO` name them too. Raises DataError."""
+    two classes with a `positive` one, `YES` and `NO` name them too, unless one is a class's name and means the other
+    class. Raises DataError."""
     index, fix = {name: k for k, name in enumerate(classes)} | {"": UNREAD}, f"one of {listed(classes)}"
     calls = dict[str, int]()
     if positive is not None and len(classes) == 2:
         k = classes.index(positive)
         calls = dict.fromkeys(YES, k) | dict.fromkeys(NO, 1 - k)
-        fix += f"; {listed(YES)} for {positive}; {listed(NO)} for {classes[1 - k]}"
+        if all(calls.get(name.lower(), i) == i for i, name in enumerate(classes)):
+            fix += f"; {listed(YES)} for {positive}; {listed(NO)} for {classes[1 - k]}"
+        else:
+            calls = {}
     fix = f"a reader's cell is {fix}; or empty where the image was not read"
     if positive is None:
         fix += "; or vitmed evaluate --positive CLASS, for calls of yes/no, 1/0 or true/false"
@@ -181,6 +185,17 @@ def compare_with_readers(predictions: Predictions, config: EvaluateConfig) -> li
             numbers = [of_share(share(of_one, rows, everyone)) for of_one in right]
             comparisons.append(_comparison(name, raters, areas, numbers, partial(influence_spread, units=units), units))
     return comparisons or None
+
+
+def reversed_scores(comparisons: Sequence[ReaderComparison] | None) -> list[str]:
+    """A note on each reader who ranks clearly worse than chance, which a reversed score explains best."""
+    areas = [own for one in comparisons or () if one.number == "auroc" for own in one.readers.items()]
+    return [
+        f"The AUROC of the column {name} is {area.value:.3f} ({area.low:.3f} to {area.high:.3f}), clearly below 0.5: "
+        "the two ends of its scale may be swapped."
+        for name, area in areas
+        if area.high is not None and area.high < 0.5
+    ]
 
 
 def _check_number(flag: str, columns: Sequence[str], classes: int = 2) -> None:

@@ -3,12 +3,15 @@
 Each stratum of a column is evaluated alone. A gap is the best stratum minus the worst, of an error the worst minus the
 best. Between two it has the interval of a difference. Of more, the two are picked for being far apart, and no interval
 of the two holds the truth at its level; then `by_chance` is how often strata dealt to the patients at random are as far
-apart: a permutation test of the largest difference (Westfall & Young, Resampling-Based Multiple Testing, 1993).
+apart: a permutation test of the largest difference (Westfall & Young, Resampling-Based Multiple Testing, 1993). Each
+difference is divided by its error, or the smallest stratum would decide alone.
 
 Letters: S images, K classes, R shuffles, G strata.
 """
 
 import itertools
+import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +37,7 @@ MOST = 20  # strata of a column that are reported, the largest
 SHUFFLES, FEWER = 500, 99
 PAIRS = 2**22  # pairs of patients x classes; of more, which take long, there are `FEWER` shuffles
 EMPTY = "not stated"
+AMOUNT = re.compile(r"[<>]?-?\d+([.,]\d+)?\+?")  # a number, or one that a person wrote
 OF_CLASSES = ("auroc", "balanced_accuracy", "accuracy", "mcc")
 HEADLINE: dict[type[Prepared], tuple[str, ...]] = {  # the numbers of a stratum
     PreparedPredictions: OF_CLASSES,
@@ -79,7 +83,7 @@ class Gap(Estimate):
     best: str | None = None
     worst: str | None = None
     compared: int | None = None  # strata
-    by_chance: float | None = None  # share with at least that gap, of the shuffles that compare as many strata
+    by_chance: float | None = None  # share as far apart, of the shuffles that compare as many strata
     reason: str | None = None
 
 
@@ -137,8 +141,8 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
     """A column cut into strata: one per value, or `parts` quantiles of the images where it holds many numbers.
 
     Empty cells are a stratum of their own, the last. Where fewer than `FEWEST` patients lie in a quartile, its edges
-    would disclose one of them; then there are no strata. `units` are the patients (or images) of the cells, `unit` is
-    what they are called.
+    would disclose one of them; then there are no strata, nor where a few of many cells are no numbers. `units` are the
+    patients (or images) of the cells, `unit` is what they are called.
     """
     cells = [cell.strip() for cell in cells]
     parsed = np.array([as_number(cell) for cell in cells], dtype=np.float64)
@@ -146,7 +150,12 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
     numbers = np.where([cell.lower() in BLANKS for cell in cells], np.nan, parsed)
     given, cut = np.isfinite(numbers), ""
     values = np.unique(numbers[given])
-    if len(values) > MANY_VALUES and not np.isinf(numbers).any():
+    words = {cell for cell, number in zip(cells, numbers.tolist(), strict=True) if number == np.inf}
+    amounts = {cell for cell in cells if AMOUNT.fullmatch(cell)}
+    if words and len(amounts) > max(MANY_VALUES, 10 * len(words - amounts)):
+        why = "most of its cells are numbers, but not all (such as 90+ or 61,5); write numbers, or groups of your own"
+        return Strata((), np.zeros(len(cells), np.int64), why=why)
+    if len(values) > MANY_VALUES and not words:
         edges = np.unique(np.quantile(numbers[given], np.arange(1, parts) / parts, method="higher"))
         edges = edges[edges > values[0]] if edges[-1] > values[0] else values[1:2]
         of = np.searchsorted(edges, numbers, side="right")
@@ -155,13 +164,17 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
             lie = f"fewer than {FEWEST} {unit} lie in one of the parts cut at the {PARTS[parts]} of its numbers"
             why = f"{lie}; write groups of your own into a column, such as under 50"
             return Strata((), np.zeros(len(cells), np.int64), why=why)
-        shown = [f"{edge:.0f}" if edge.is_integer() else f"{edge:g}" for edge in edges]
+        digits = next(d for d in range(6, 18) if len({f"{edge:.{d}g}" for edge in edges}) == len(edges))
+        shown = [f"{edge:.0f}" if edge.is_integer() else f"{edge:.{digits}g}" for edge in edges]
         between = [f"{low} to under {high}" for low, high in itertools.pairwise(shown)]
         names = [f"under {shown[0]}", *between, f"{shown[-1]} and above"]
         cut = f"cut at the {PARTS[parts]} of the images: " + ", ".join(shown)
     else:
-        given = np.array(cells, dtype=str) != ""
         number_of = dict(zip(cells, parsed.tolist(), strict=True))
+        same = {cell: number if number < np.inf else cell.casefold() for cell, number in number_of.items()}
+        usual = {same[cell]: cell for cell, _ in reversed(Counter(cells).most_common())}
+        cells = [usual[same[cell]] for cell in cells]  # F and f, or 1 and 1.0, are one stratum
+        given = np.array(cells, dtype=str) != ""
         names = sorted({cell for cell in cells if cell}, key=lambda cell: (number_of[cell], cell))
         index = {name: i for i, name in enumerate(names)}
         of = np.array([index.get(cell, -1) for cell in cells], dtype=np.int64)
@@ -195,9 +208,10 @@ def evaluate_strata(
         elif not large[g] and patients[g] > 1 and few <= MOST:
             listed.append(Stratum(name=name, n=f"<{FEWEST}", suppressed=True))
     gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
-    if len(shown) > 1:
-        evaluated = [stratum for stratum in listed if not stratum.suppressed]
-        gaps = _gaps(predictions, column, sorted(shown), evaluated, kind)
+    among = [g for g in sorted(shown) if column.names[g] != EMPTY]
+    if len(among) > 1:
+        evaluated = [stratum for stratum in listed if not stratum.suppressed and stratum.name != EMPTY]
+        gaps = _gaps(predictions, column, among, evaluated, kind)
     gaps["further"] = int(large.sum()) - len(shown)
     return Subgroups(cut=column.cut, strata=listed, too_small=few, **gaps)
 
@@ -217,11 +231,11 @@ def _stratum(name: str, part: Predictions, kind: type[Prepared], resamples: int)
 
 
 def _gaps(
-    predictions: Predictions, column: Strata, shown: list[int], evaluated: Sequence[Stratum], kind: type[Prepared]
+    predictions: Predictions, column: Strata, among: list[int], evaluated: Sequence[Stratum], kind: type[Prepared]
 ) -> dict[str, Any]:
     """The fields of `Subgroups` from `gaps` on: the larger minus the smaller of each number, of the best and the worst.
-    The strata that are `shown` are compared; `evaluated` are they, with their own intervals."""
-    inside = np.flatnonzero(np.isin(column.of, shown))
+    The strata `among` are compared; `evaluated` are they, with their own intervals."""
+    inside = np.flatnonzero(np.isin(column.of, among))
     part, of = predictions.take(inside), column.of[inside]
     _, owner = np.unique(predictions.units[inside], return_inverse=True)
     pairs, atoms = np.unique(owner * len(column.names) + of, return_inverse=True)  # a patient's images in one stratum
@@ -231,7 +245,7 @@ def _gaps(
     if len(pairs) == owner.max() + 1:  # each patient is in one stratum
         shuffles = np.tile(home, (FEWER if slow else SHUFFLES, 1))
         dealt = np.concatenate([dealt, np.random.default_rng(0).permuted(shuffles, axis=1)])
-    of_stratum = [numbers((dealt == g).astype(float)) for g in shown]
+    of_stratum = [numbers((dealt == g).astype(float)) for g in among]
     values = {name: np.stack([each[name] for each in of_stratum]) for name in of_stratum[0]}  # (G, 1 + R)
     gaps = {name: _gap(name, values[name], evaluated) for name in TITLES if name in values}
     worst = {name: gap.worst for name, gap in gaps.items() if gap.value}
@@ -241,22 +255,23 @@ def _gaps(
 def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
     """The gap of a number, from its values (G, 1 + R): in each stratum, NaN where it has too few images, then in each
     of R shuffles, which count only if as many strata have a value."""
-    known = np.isfinite(values)
-    count = known.sum(axis=0)
+    count = np.isfinite(values).sum(axis=0)
     if count[0] < 2:
         many = f"{FEWEST} images that it counts, from {estimates.FEWEST} patients"
         return Gap(**NO_GAP, metric=name, reason=f"fewer than two groups have {many}")
     most, least = (strata[int(pick(values[:, 0]))] for pick in (np.nanargmax, np.nanargmin))
     best, worst = (least, most) if name == "mae" else (most, least)
-    wide = np.where(known, values, -np.inf).max(axis=0) - np.where(known, values, np.inf).min(axis=0)
-    wide = np.where(wide < 1e-12, 0.0, wide)[count == count[0]]
-    gap, by_chance = NO_GAP, None
+    apart = np.abs(values[:, None] - values)[..., count == count[0]]  # (G, G, 1 + R), NaN where one has no value
+    pairs, apart = np.isfinite(apart).sum(axis=-1), np.where(apart > 1e-12, apart, 0.0)
+    gap, by_chance = dict(NO_GAP), None
     if count[0] == 2:
         gap = dict(difference(most.overall[name], least.overall[name]))
-    elif len(wide) > 1:
-        by_chance = float(np.mean(wide >= wide[0] - 1e-12))
-    ends = {"low": gap["low"], "high": gap["high"], "method": gap["method"], "compared": int(count[0])}
-    return Gap(value=float(wide[0]), metric=name, best=best.name, worst=worst.name, **ends, by_chance=by_chance)
+    elif apart.shape[-1] > 1:
+        errors = np.sqrt(ratio((apart**2).sum(axis=-1), pairs))  # (G, G) of the differences
+        furthest = np.nan_to_num(ratio(apart, errors[..., None])).max(axis=(0, 1))
+        by_chance = float(np.mean(furthest >= furthest[0] - 1e-12))
+    gap |= {"value": float(apart[..., 0].max()), "compared": int(count[0]), "by_chance": by_chance}
+    return Gap(**gap, metric=name, best=best.name, worst=worst.name)
 
 
 def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tuple[Compared, bool]:

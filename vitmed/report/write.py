@@ -27,6 +27,7 @@ from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_csv import ANSWER, SET
 from vitmed.metrics.predictions_files import read_predictions
+from vitmed.metrics.readers import reversed_scores
 from vitmed.report.analyses import ANALYSES, Extra, Material
 from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, Text, escape_markdown, grid, to_markdown
 from vitmed.report.chapters import KINDS, MAIN, MANY, document, plots, render, text_of
@@ -88,6 +89,7 @@ class Report:
             **extra.parts,
         }
         notes = [*learnt_nothing(numbers), *origin.notes, *numbers.notes, *missing_interval_note(numbers)]
+        notes += reversed_scores(parts.get("readers"))
         if (answers := parts.get("answers")) and 2 * answers.n_answered < answers.n:
             notes.append(f"The model answers {answers.n_answered:,} of {answers.n:,} images; these numbers are of all.")
         if predictions.errors:

@@ -94,7 +94,7 @@ class SharedTime(NamedTuple):
 
     def each(self, begun: int = 0) -> float:
         """Seconds of a fold, after `begun` others have begun."""
-        rounds = -(-(self.folds - begun) // self.parallel)
+        rounds = -(-self.folds // self.parallel) - begun // self.parallel  # that are left, of `parallel` folds each
         seconds = max(1.0, (self.limit - self.joining - self.used) / rounds)
         if not begun:
             say(f"--time {duration_text(self.limit)}: {duration_text(seconds)} for each fold")
@@ -127,6 +127,7 @@ class CrossValidation(Study[Evaluation]):
     def __init__(self, folder: RunFolder, first: Mapping[str, Any] | None = None, places: Places = HERE) -> None:
         self.folder, self.first, self.places, self.offline = folder, first, places, is_offline(names=())
         self.divided = read_study(folder.folds, Divided, AGAIN)
+        self.data = self.divided.data
 
     @classmethod
     def new(cls, config: Config, folder: Path, first: Mapping[str, Any], places: Places, clock: Clock) -> Self:
@@ -168,8 +169,8 @@ class CrossValidation(Study[Evaluation]):
             raise UsageError(f"{self.folder.path}: these folds are finished and evaluated", "start a new run")
         if self.first is None and self.planned is None:
             raise CheckpointError(f"{self.folder.path}: its first fold had not begun", AGAIN)
-        if self.first is None and self.divided.data:
-            check_same_data(self.settings, self.divided.data, self.folder)
+        if self.first is None:
+            check_same_data(self.settings, self.data, self.folder)
 
     def interrupted(self) -> None:
         if self.planned is None:
@@ -212,6 +213,7 @@ class CrossValidation(Study[Evaluation]):
     def finish(self) -> Evaluation:
         folder, pooled = self.folder, self.folder.path / "test"
         if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
+            check_same_data(self.settings, self.data, self.folder)
             report_evaluation(_pool(folder, self.tested(), self.divided), {})
         if all(run.best.is_file() for run in self.done()):
             joined = RunFolder(folder.joined)
@@ -347,6 +349,10 @@ def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
 # --- folds or runs as one model
 
 
+# rows of a report in which members may differ
+TRAINING = ("Started from", "Preprocessing", "Augmentation", "Views", "Optimisation", "Versions")
+
+
 @dataclass(frozen=True)
 class EnsembleResult:
     """The folder of an ensemble, the share of each folder that was joined, by name, and the evaluation on the images on
@@ -392,7 +398,7 @@ def _choice(candidates: Sequence[Candidate], shares: Mapping[str, float], parts:
     names = (kind.headline[0], kind.val_loss)
     resamples = max(200, candidates[0].members[0].config.evaluate.resamples)
     of, rows = list(shares), dict[str, dict[str, Any]]()
-    for name, predictions in zip([*of, "together"], parts, strict=False):
+    for name, predictions in zip([*of, *["together"] * (len(of) > 1)], parts, strict=True):
         overall: dict[str, Estimate] = kind.numbers.evaluate(predictions, resamples).overall
         say(f"{name}: {', '.join(f'{kind.metrics[key].title} {value_text(overall[key])}' for key in names)}")
         rows[name] = {key: overall[key].to_dict() for key in names}
@@ -475,6 +481,9 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     policy = choose_policy(for_policy, config, None, joined.weights_hash)
     predictions = policy.apply(for_policy)
     chosen = _choice(candidates, shares, [*parts, predictions] if len(parts) > 1 else parts)
+    each_facts = [facts(member, "", 0, "") for member in members]
+    texts = {key: dict.fromkeys(of_member[key] for of_member in each_facts) for key in TRAINING}
+    chosen["facts"] = {key: "; ".join(of_all) for key, of_all in texts.items() if len(of_all) > 1}
     outputs = open_network(joined, policy, "cpu", "fp32").outputs(lambda i: joined.preprocessing.drawn(), 1)
     policy = policy.model_copy(update={"known_logits": tuple(outputs.logits[0].tolist())})
     joined = replace(joined, policy=policy, chosen=chosen)
@@ -486,6 +495,10 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
             "image, those that had not seen it. The mean of all is steadier than that, so its probabilities may be "
             "less extreme than its calibration assumes."
         )
+        if config.target_sensitivity or config.target_specificity:
+            asked = "sensitivity" if config.target_sensitivity else "specificity"
+            about_policy += f" The {asked} that was asked for is that of single models; the mean of all may have"
+            about_policy += f" another {asked}, often a higher one at the cost of the other: test it (--hold-out)."
     notes = [about_policy, *leaks, *notes_of(policy)]
     root, how = members[0].splits.root, joined.preprocessing
     title = f"{counted(len(members), 'model')}, images that chose the policy"

@@ -338,7 +338,7 @@ def new_pretraining(config: PretrainConfig, output: str | Path, name: str | None
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
     model, data = config.model, config.data
-    if model.start is not None:
+    if model.weights is not None and "weights" in model.model_fields_set:
         raise UsageError("pretraining starts from random weights", "leave model.weights out")
     if model.pool in ("attention", "coca"):
         problem = f"--pool {model.pool} has weights of its own, which pretraining does not train"

@@ -183,7 +183,7 @@ def read_space(
     """Read {"train.lr": "1e-5..1e-3"} from "lr=1e-5..1e-3" or "train.lr=1e-5..1e-3".
 
     Args:
-        sets: hold for all trials.
+        sets: hold for all trials; of a setting that is searched, the planned value.
         flag: --space; or --grid or --seeds, which have no ranges.
         own: settings that were given with flags, by place, None for those that were not.
 
@@ -191,6 +191,7 @@ def read_space(
         UsageError: another form, an unknown setting, or a value that it cannot have.
     """
     space: Space = {}
+    planned, chosen = load_config(None, None, sets), {text.partition("=")[0].strip() for text in sets}
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
         place = FLAGS.get(key.removeprefix("--").replace("-", "_"), key)
@@ -213,6 +214,8 @@ def read_space(
         if dots and not _kinds(place) & {int, float}:
             raise UsageError(f"{flag} {text}: a range is for numbers", f"{flag} {place}=A,B")
         space[place] = mark.join(parts)
+        if place in chosen and within(space[place], value := attrgetter(place)(planned)) is None:
+            raise UsageError(f"{flag} {text}: --set {place}={value} is not among them", "leave one of the two out")
     return space
 
 
@@ -297,6 +300,7 @@ class Search(Study[TuningStudy]):
 
     def __init__(self, optuna: Any, folder: RunFolder, asked: Asked, clock: Clock, places: Places = HERE) -> None:
         self.optuna, self.folder, self.asked, self.clock, self.places = optuna, folder, asked, clock, places
+        self.data = asked.data
         self.metric, self.pace, self.queue = ALL_METRICS[asked.metric], asked.one_pass, asked.queue
         self.most = len(self.queue) if asked.seeds else asked.trials
         pruner = optuna.pruners.NopPruner()
@@ -404,13 +408,14 @@ class Search(Study[TuningStudy]):
     @contextlib.contextmanager
     def watch(self, job: Job) -> Iterator[OnEpoch]:
         """As `Study.watch`: a trial ends early where Optuna says so, or the time is used."""
-        number, began, first = self.number(job), time.monotonic(), list[int]()
+        number, ends = self.number(job), list[tuple[int, float]]()
         most = int(self.files[number].values.get("train.epochs", self.asked.epochs))
 
         def on_epoch(record: Record) -> bool:
-            epoch = record["epoch"]
-            first.append(epoch)
-            self.pace = max(self.pace, (time.monotonic() - began) / (epoch - first[0] + 1))
+            epoch, now = record["epoch"], time.monotonic()
+            ends.append((epoch, now))
+            if epoch > (first := ends[0])[0]:  # what precedes the end of the first is mostly the start of the run
+                self.pace = max(self.pace, (now - first[1]) / (epoch - first[0]))
             advance(epoch, most)
             poor, late = self._look(self.open[number], record), self.late and epoch < most
             if late or self.asked.time is not None:
@@ -482,6 +487,7 @@ class Search(Study[TuningStudy]):
         left = {} if asked.time is None else {"time": max(asked.time - self.clock.seconds(), self.reserve)}
         title = f"trial {best.number} is the best on validation; its settings once more, with another seed"
         job = Job(REFIT, title, {"config": folder.path / BASE, "sets": sets, "offline": asked.offline, **left})
+        check_same_data(self.settings, self.data, folder)
         with workers(folder, self.places._replace(runs=1, logged=False)) as executor:
             run = executor.submit(job).result()
         assert run is not None
@@ -518,9 +524,10 @@ class Search(Study[TuningStudy]):
         pool = [one for one in pool if ended[one.number] == max(ended.values())]  # a mean of fewer may be luck
         best = max(pool, key=lambda trial: ((trial.value or 0.0) * (1 if higher else -1), -trial.number))
         planned = {place: value for place, value in asked.planned.items() if place != SEED}
-        changed = {place: value for place, value in best.values.items() if not alike(value, planned[place])}
         plan = [t.number for t in combinations if all(alike(t.values.get(p), value) for p, value in planned.items())]
-        plan = plan if asked.seeds else [1][: len(self.queue)]
+        plan = plan if asked.seeds else [1][: len(self.queue)]  # whose numbers have three digits, and the plan's more
+        differ = {place: value for place, value in best.values.items() if not alike(value, planned[place])}
+        changed = {} if best.number in plan else differ
         return TuningStudy(
             metric=asked.metric,
             title=self.metric.title,
@@ -558,6 +565,8 @@ def _notes(study: TuningStudy) -> list[str]:
         each = [(trial.epochs, int(trial.values.get("train.epochs", study.epochs))) for trial in study.trials]
         used, most = map(sum, zip(*each, strict=True))
         notes.append(f"{counted(len(stopped), 'trial')} stopped early: {used:,} of {most:,} epochs were trained.")
+        if study.metric != "auroc":
+            notes.append(f"The {title} of a stopped trial is that of its last epoch, before calibration.")
     if failed := [trial.reason for trial in study.trials if trial.state == "failed"]:
         notes.append(f"{counted(len(failed), 'trial')} failed: {listed(sorted(set(failed)), 3, '; ')}")
     return notes

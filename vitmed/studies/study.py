@@ -88,6 +88,7 @@ class Study(ABC, Generic[Result]):
     folder: RunFolder
     command: str  # that continues it, as `vitmed COMMAND --resume FOLDER`
     places: cluster.Places  # of its runs
+    data: str  # the digest of the splits of its runs; "" where it is not known
 
     @abstractmethod
     def begin(self) -> None:
@@ -133,6 +134,7 @@ def conduct(study: Study[Result]) -> Result:
             with workers(study.folder, places) as executor:
                 while True:
                     while len(running) < places.runs and (job := next(jobs, None)) is not None:
+                        check_same_data(study.settings, study.data, study.folder, files=False)
                         with study.watch(job) as on_epoch:
                             running[executor.submit(job, on_epoch)] = job
                     if not running:
@@ -165,19 +167,21 @@ def read_study(file: Path, form: type[File], fix: str) -> File:
         raise errors.CheckpointError(f"{file}: cannot be read", fix) from None
 
 
-def check_same_data(settings: Config, digest: str, folder: RunFolder) -> None:
-    """Raise DataError unless the images, labels and splits are those that a study began with; the files too, as far as
-    one of its runs read them."""
+def check_same_data(settings: Config, digest: str, folder: RunFolder, files: bool = True) -> None:
+    """Raise DataError unless the images, labels and splits are those that a study began with; with `files` their
+    content too, as far as one of its runs read it. A study of 0.2.0 has no digest, "", and is not checked."""
+    if not digest:
+        return
     splits, fix = make_splits(settings.data, ordinal=settings.evaluate.ordinal), "restore them, or start a new study"
     if splits.digest != digest:
         problem = f"{splits.root}: other images, labels or splits than those that {folder.path} began with"
         raise errors.DataError(problem, fix)
-    if table := next(folder.path.rglob(folder.splits.name), None):
+    if files and (table := next(folder.path.rglob(folder.splits.name), None)):
         before = {path: row["sha256"] for path, row in split_rows(RunFolder(table.parent)).items()}
-        files = {str(splits.root / path): digest for path, digest in before.items() if digest}
+        known = {str(splits.root / path): digest for path, digest in before.items() if digest}
         with bar("comparing files", unit="files") as advance:
-            now = hash_files([*files], ImageCache(keep=settings.data.cache, warns=False), advance)
-        if changed := [file for file, digest in zip(files, now, strict=True) if digest != files[file]]:
+            now = hash_files([*known], ImageCache(keep=settings.data.cache, warns=False), advance)
+        if changed := [file for file, digest in zip(known, now, strict=True) if digest != known[file]]:
             many = counted_doing(len(changed), "image", "has", "have")
             raise errors.DataError(f"{changed[0]}: {many} changed since {folder.path} began", fix)
 

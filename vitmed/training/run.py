@@ -220,8 +220,8 @@ class Run(Generic[AnyConfig]):
                 raise problem from None
             if ranks.agree(stop=stop()):
                 task.save_last(self)
-                ended = f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved"
-                raise errors.Interrupted(ended, self.go_on)
+                epoch = min(self.state.epoch + 1, config.train.epochs)
+                raise errors.Interrupted(f"interrupted in epoch {epoch}; {self.folder.last} is saved", self.go_on)
 
     def _show(self, loss: float, advance: Advance) -> None:
         state, batches, (images_per_second, wait_share) = self.state, self.stream.batches.batches, speed(self.state)
