@@ -190,7 +190,7 @@ class Verb(NamedTuple):
 VERBS = {
     "plan": Verb(
         "Show the settings that train would use for a folder, why, and how long it takes; write them as a config to "
-        "edit.\n\nplan takes the flags of train.",
+        "edit.\n\nplan takes the settings of train.",
         lambda plan: {"file": str(plan.file), "minutes": plan.minutes, "plan": [d._asdict() for d in plan.decisions]},
     ),
     "probe": Verb(
@@ -209,7 +209,7 @@ VERBS = {
     ),
     "demo": Verb("Draw blood cells; train a small ViT, evaluate it on other patients (a minute).", terminal.train_json),
     "auto": Verb(
-        "Find the best model that a time allows: check, rank weights, cross-validate, join, test once.",
+        "Find the best model that a time allows: check, rank weights, train folds or one network, test once.",
         lambda result: terminal.in_folder(result, result.content),
     ),
     "cross-validate": Verb(
@@ -217,7 +217,7 @@ VERBS = {
         terminal.train_json,
     ),
     "ensemble": Verb(
-        "Join folds or runs into one model, which every other command takes.",
+        "Join folds or runs into one model, which predict, evaluate, serve and most others take.",
         lambda result: terminal.in_folder(result, {"shares": result.shares, "val": result.val.metrics.to_dict()}),
     ),
     "tune": Verb(
@@ -230,7 +230,7 @@ VERBS = {
         show=terminal.print_runs,
     ),
     "diff": Verb(
-        "Report what differs between two runs: settings, images, versions, and the result on the same test images.",
+        "Report what differs between two runs: settings, images, versions, and the first number of each.",
         show=terminal.print_diff,
     ),
     "evaluate": Verb(

@@ -26,7 +26,7 @@ from vitmed.report.participant_flow import data_check_of
 
 
 def evaluate(
-    checkpoint: Annotated[Path | str, Argument("best.pt of a run, or a predictions.csv.")],
+    checkpoint: Annotated[Path | str, Argument("A run folder, a checkpoint, an .onnx file, or a predictions.csv.")],
     *,
     data: options.LabelledData = None,
     split: options.Split = "test",

@@ -31,7 +31,7 @@ def serve(
     max_images: Annotated[int, HttpOption("Of a request; default 16.", min=1)] = 16,
     timeout: Annotated[float, HttpOption("Seconds for a request to arrive, and to be answered; default 30.")] = 30,
     queue: Annotated[int, HttpOption("Images that may wait; default 256.", min=1)] = 256,
-    batch: Annotated[int | None, HttpOption("Computed at once; default as in predict.", min=1, max=64)] = None,
+    batch: Annotated[int | None, HttpOption("Images at once; default as predict, at least 16.", min=1, max=64)] = None,
     scores: Annotated[
         Path | str | None, HttpOption("Log what the model says, without names, for monitor.", metavar="FILE.csv")
     ] = None,
@@ -44,7 +44,7 @@ def serve(
 
     Args:
         checkpoint: a run folder, a checkpoint, or an exported .onnx file, which needs no torch.
-        batch: default as many as `predict` computes; 1 answers one image soonest.
+        batch: default as many as `predict` computes, but at least 16; 1 answers one image soonest.
 
     Raises:
         UsageError: a value, key or address that cannot be used; a missing package. CheckpointError.

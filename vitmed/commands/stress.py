@@ -29,7 +29,7 @@ class Stress:
 
 
 def stress(
-    checkpoint: Annotated[Path | str, Argument("best.pt of a run, or its folder.")],
+    checkpoint: Annotated[Path | str, Argument("A run folder, a checkpoint, or an exported .onnx file.")],
     *,
     data: LabelledData = None,
     split: Split = "test",
