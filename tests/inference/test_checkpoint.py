@@ -227,7 +227,7 @@ def test_a_flipped_sign_in_the_file_is_noticed(trained: Trained, tmp_path: Path)
 
 
 def test_a_file_without_digests_is_read_and_keeps_its_hash(trained: Trained, tmp_path: Path) -> None:
-    """As vitmed 0.1.0 wrote them; also after the policy or the place of the data is stored in it."""
+    """As a checkpoint without digests; also after the policy or the place of the data is stored in it."""
     plain = {name: entry for name, entry in content(trained.best).items() if name not in ("digests", "policy")}
     torch.save(plain, tmp_path / "old.pt")
     before = load_checkpoint(tmp_path / "old.pt")

@@ -508,8 +508,8 @@ class EvaluateConfig(Section):
         "Three classes or more: decide for the highest balanced accuracy, by probability / its mean on validation.",
         Flag(),
     )
-    target_sensitivity: float | None = share("Two classes: decide at the highest threshold with this sensitivity.")
-    target_specificity: float | None = share("Two classes: decide at the lowest threshold with this specificity.")
+    target_sensitivity: float | None = share("Two classes, or findings: the highest threshold with this sensitivity.")
+    target_specificity: float | None = share("Two classes, or findings: the lowest threshold with this specificity.")
     cost: str | list[list[float]] | None = optional(
         "Decide for the lowest expected cost: 10:1, or [[0,10],[1,0]] with the truth as row. Of two classes '10:1' "
         "means that a missed positive costs 10 times a false alarm; of more, give a matrix whose columns are the "
