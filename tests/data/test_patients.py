@@ -132,8 +132,8 @@ def test_a_table_of_patients_that_lies_in_the_folder_is_named(tmp_path: Path, ui
 @pytest.mark.parametrize(
     ("column", "named"),
     [
-        *((name, True) for name in ("participant_id", "PatientName", "Subject No.", "Patienten-ID", "pid", "ID")),
-        *((name, False) for name in ("patient_age", "site", "PatientSex", "study uid")),
+        *((name, True) for name in ("participant_id", "PatientName", "Subject No.", "Patienten-ID", "pid")),
+        *((name, False) for name in ("patient_age", "site", "PatientSex", "study uid", "ID", "num_patients")),
     ],
 )
 def test_a_column_of_patients_with_an_unusual_name_is_named_and_taken(

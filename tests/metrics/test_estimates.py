@@ -78,7 +78,7 @@ def test_constant_scores_have_a_reason_that_fits() -> None:
     found = numbers(LABELS, np.zeros((40, 2)), PATIENTS)
     assert found.no_interval["auroc"] == found.no_interval["auroc of b"]
     assert found.no_interval["auroc"] == "no patient changes it, so its variance is unknown"
-    assert found.no_interval["log_loss"] == found.no_interval["mcc"] == "no image shows how much it varies"
+    assert found.no_interval["log_loss"] == found.no_interval["mcc"] == "all images agree, so the variance is unknown"
 
 
 def test_a_log_loss_without_an_error_has_a_reason_that_fits() -> None:

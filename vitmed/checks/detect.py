@@ -152,7 +152,7 @@ def run_checks(
     for alike, prefix, how in (("exact", "", "the same file"), ("near", "near_", "the same picture")):
         for code, sets in ((code, sets) for code, sets in copies[alike].items() if sets):
             named = [" = ".join(images[i].path for i in group) for group in sets]
-            text = f"{how} {COPIES[code]}: {counted(len(sets), 'picture' if prefix else 'file')}"
+            text = f"{how} {COPIES[code]}: {counted(len(sets), 'pair' if prefix else 'file')}"
             tested = len({i for group in sets for i in group if images[i].split == "test"})
             if tested and code == "copies_across_splits":
                 text += f", {tested:,} of {counted(sum(image.split == 'test' for image in images), 'test image')}"

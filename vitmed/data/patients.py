@@ -163,8 +163,9 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
 
 def patient_column(table: Table, card: str | None = None) -> int | None:
     """The column of patients: by a usual name, else the only one that says so in another way and joins rows."""
-    usual, others = table.find(GROUP_NAMES, card), [*table.of_patients()]
-    return others[0] if usual is None and len(others) == 1 else usual
+    usual = table.find(GROUP_NAMES, card)
+    others = [*table.of_patients()] if usual is None else []
+    return others[0] if len(others) == 1 else usual
 
 
 def groups_from_table(file: str | Path, root: Path, paths: Sequence[str], card: str | None = None) -> KnownPatients:

@@ -26,8 +26,8 @@ PATH_NAMES = tuple(_PATHS.split())
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx", "finding_labels")
 _NUMBER = r"(?:uid|id|nr|no|num(?:ber|ero)?|name|code|key)"
 OF_PATIENTS = re.compile(  # participant_id and "Pat. Nr.", not patient_age; a case may be a study
-    rf"(?i)(?:{_NUMBER}[\W_]*)?(?:pa[tzc]ien[a-z]{{0,3}}|pat|pt|pid|mrn|sub|subj|subject|person|participant|proband|"
-    rf"donor)s?[\W_]*{_NUMBER}?[\W_]*|id"
+    rf"(?i)(?:(?:uid|id|code|name)[\W_]*)?(?:pa[tzc]ien[a-z]{{0,3}}|pat|pid|mrn|subj|subject|person|participant|proband|"
+    rf"donor)[\W_]*{_NUMBER}?[\W_]*"
 )
 UNSEEN = " \t\r\n\xa0\u200b\u200c\u200d\ufeff"  # at the ends of a cell
 FIRST = 5  # most items in one line of a message
@@ -101,8 +101,8 @@ class Table:
 
     def of_patients(self) -> Iterator[int]:
         """The columns whose name says nothing but that they name patients and in which rows share a value."""
-        for i, name in enumerate(self.header):
-            cells = [row[i] for row in self.rows if OF_PATIENTS.fullmatch(name) and row[i].lower() not in BLANKS]
+        for i in [i for i, name in enumerate(self.header) if OF_PATIENTS.fullmatch(name)]:
+            cells = [row[i] for row in self.rows if row[i].lower() not in BLANKS]
             if 1 < len({*cells}) < len(cells):
                 yield i
 
@@ -195,7 +195,7 @@ def sheet_rows(file: Path) -> tuple[Iterator[tuple[int, list[str]]], tuple[str, 
     """The number of each row of an Excel file's first visible sheet, from 1, and its cells (extra `xlsx`); and notes.
 
     All rows are as long as the longest; empty last columns are left out. Whole numbers are written without a fraction,
-    dates as 2026-11-22, TRUE and FALSE as in Excel; of a formula the stored value; merged cells below the first row all
+    dates as 2026-11-22, TRUE and FALSE as in Excel; of a formula the stored value; merged cells below the heading all
     have their one value. Raises DataError: missing, damaged or too large. UsageError: openpyxl is not installed.
     """
     try:
@@ -219,9 +219,11 @@ def sheet_rows(file: Path) -> tuple[Iterator[tuple[int, list[str]]], tuple[str, 
                     text = f"{file}: the cell {cell.coordinate} holds a formula whose value is not stored"
                     raise DataError(text, "open it in Excel or LibreOffice and save it, or save it as CSV UTF-8")
             rows = [[cell_text(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
+            head, *filled = [i for i, row in enumerate(rows, 1) if any(row)] or [0]  # the heading; the rows below it
             for area in sheet.merged_cells.ranges:
-                for row, column in area.cells if area.min_row > 1 else ():  # else a heading
-                    rows[row - 1][column - 1] = rows[area.min_row - 1][area.min_col - 1]
+                for row, column in area.cells if area.min_row > head else ():
+                    if row in filled:
+                        rows[row - 1][column - 1] = rows[area.min_row - 1][area.min_col - 1]
             hidden = sum(any(rows[i - 1]) for i, row in sheet.row_dimensions.items() if row.hidden and i <= len(rows))
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})", "name a table") from None

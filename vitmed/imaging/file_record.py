@@ -49,7 +49,7 @@ _WORDS = (
     "motic sony png jpg mask label class screenshot dsc photo pic dcim batch visit session january february march "
     "april may june july august september october november december jan feb mar apr jun jul aug sep oct nov dec he "
     "pas ihc ct mr mri pet us isic ham bcn tcga luad lusc brca patient subject case person exam report pneumonia "
-    "covid tumor tumour "
+    "covid tumor tumour röntgen thorax aufnahme снимок мрт рентген grad cam "
 )
 _NO_NAMES = frozenset(_WORDS.split())
 PATTERNS = {

@@ -196,9 +196,10 @@ class TorchNetwork(Network):
         indices, outputs, problems = predict_logits(
             self.model, *images, self.where, self.arithmetic, progress, forward, self.batch
         )
+        if not indices:
+            outputs = np.empty((0, K + scored + self.model.head.in_features), np.float32)
         logits, scores, features = np.split(outputs, [K, K + scored], axis=1)
-        parts = [logits, *scores.T, *[features] * also_features]
-        return indices, parts if indices else [], problems
+        return indices, [logits, *scores.T, *[features] * also_features], problems
 
 
 def comparison(

@@ -206,6 +206,10 @@ def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | No
         interval = "" if found.low is None else f", interval {found.low:.3f} to {found.high:.3f}"
         shown = "" if found.value is None else f" ({name.upper()} {found.value:.3f}{interval})"
         return LabelErrors(of=len(labels), reason=f"the model is not shown to be better than chance{shown}")
+    decided, guessed = numbers.overall["balanced_accuracy"], 1 / len(classes)
+    if decided.low is not None and decided.low <= guessed:
+        right = f"balanced accuracy {decided.value:.3f}, interval {decided.low:.3f} to {decided.high:.3f}"
+        return LabelErrors(of=len(labels), reason=f"the classes are not decided better than by guessing ({right})")
     suspects = [
         DoubtedLabel(row=int(row) + 1, label=classes[labels[row]], suggested=classes[other], score=float(score))
         for row, other, score in zip(*find_suspects(predictions), strict=True)

@@ -257,7 +257,7 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
     of R shuffles, which count only if as many strata have a value."""
     count = np.isfinite(values).sum(axis=0)
     if count[0] < 2:
-        many = f"{FEWEST} images that it counts, from {estimates.FEWEST} patients"
+        many = f"{FEWEST} images of each class or grade that it needs, from {estimates.FEWEST} patients"
         return Gap(**NO_GAP, metric=name, reason=f"fewer than two groups have {many}")
     most, least = (strata[int(pick(values[:, 0]))] for pick in (np.nanargmax, np.nanargmin))
     best, worst = (least, most) if name == "mae" else (most, least)

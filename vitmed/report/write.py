@@ -91,7 +91,8 @@ class Report:
         notes = [*learnt_nothing(numbers), *origin.notes, *numbers.notes, *missing_interval_note(numbers)]
         notes += reversed_scores(parts.get("readers"))
         if (answers := parts.get("answers")) and 2 * answers.n_answered < answers.n:
-            notes.append(f"The model answers {answers.n_answered:,} of {answers.n:,} images; these numbers are of all.")
+            left = f"The model leaves {answers.n - answers.n_answered:,} of {answers.n:,} images to a person"
+            notes.append(f"{left}; these numbers count its decision for all of them.")
         if predictions.errors:
             unread = counted(len(predictions.errors), "image")
             notes.append(f"{unread} could not be read; only those that could are counted.")

@@ -125,7 +125,8 @@ def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
                 divided = json.loads(run.folds.read_text(encoding="utf-8"))
                 row["of"] = int(divided["folds"]) * int(divided.get("repeats", 1))
             row["metric"] = _evaluated(run, "test")
-            joined = RunFolder(run.joined).ensemble.is_file() or not any(run.path.glob("*fold-*/best.pt"))
+            folds = [RunFolder(fold).best.is_file() for fold in run.path.glob("*fold-*")]
+            joined = RunFolder(run.joined).ensemble.is_file() or not folds or not all(folds)  # else `finish` joins them
             row["state"] = "finished" if row["metric"] is not None and joined else "interrupted"
         elif run.ensemble.is_file():
             row["kind"] = "ensemble"

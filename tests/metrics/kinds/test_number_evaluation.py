@@ -115,7 +115,7 @@ def test_what_is_reported() -> None:
     assert {name: one.value for name, one in found.overall.items()} == pytest.approx(number_values(p))
     assert list(found.overall) == list(NUMBER_METRICS) and (found.per_class, found.confusion_matrix) == ({}, [])
     assert (found.n, found.n_groups, found.resampling, found.classes) == (len(p), 40, "by patient", ["age"])
-    assert found.no_interval == {"width": "no patient shows how much it varies"} and not found.notes
+    assert found.no_interval == {"width": "all patients agree, so the variance is unknown"} and not found.notes
     sample = found.sample.accuracy
     assert sample.icc > 0.1 and sample.design_effect > 1 and sample.effective_n == len(p) / sample.design_effect
     assert found.sample.images_per_patient.max <= 5
@@ -142,7 +142,7 @@ def test_what_has_no_interval_and_what_no_value() -> None:
     right, of_two = evaluate_number(exact), evaluate_number(exact.take(np.flatnonzero(p.units < 2)))
     constant = evaluate_number(replace(p, labels=p.values - 0.3))  # but for rounding: no interval of 1e-15
     assert {"mae", "rmse", "bias", "crps", "log_score"} <= set(constant.no_interval)
-    assert of_two.no_interval["mae"] == "no patient shows how much it varies"
+    assert of_two.no_interval["mae"] == "all patients agree, so the variance is unknown"
     assert one.no_interval["mae"] == "it needs at least 2 patients"
     assert right.overall["mae"].value == 0 and right.overall["mae"].low is None and right.overall["ccc"].value == 1
     none = evaluate_number(p.take(np.empty(0, int)))

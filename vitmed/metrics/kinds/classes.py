@@ -197,7 +197,7 @@ class PreparedPredictions(Prepared):
             if kind in LOSSES and self.accuracy.value == 1 and not of_two:
                 return "no image is wrong, so none shows what an error costs"
             rare = f"too few to say: fewer than {FEWEST} {self.unit}s have the most common class, or any other"
-            return few.get(c) or of_two or (rare if self.too_few else "no image shows how much it varies")
+            return few.get(c) or of_two or (rare if self.too_few else "all images agree, so the variance is unknown")
         area = kind in AREAS
         if area and min(n for n in self.holders if n) > 1 and self.units.count > 2:
             return f"no {self.unit} changes it, so its variance is unknown"

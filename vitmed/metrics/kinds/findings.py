@@ -360,7 +360,7 @@ class PreparedFindings(Prepared):
                 held = len(np.unique(self.units.index[(self.labels == value).any(axis=1)]))
                 if held < FEWEST:
                     return f"too few to say: {counted(held, self.unit)} {what} a finding"
-            return "no image shows how much it varies"
+            return "all images agree, so the variance is unknown"
         if of_two is not None:
             return of_two.undefined[name] if of_two.n else f"no label of '{finding}' is known"
         if not self.known.any():

@@ -319,7 +319,7 @@ class PreparedNumbers(Prepared):
         if entry.value is None:
             return "all true numbers, or all predicted ones, are the same" if numbers.n else "there are no images"
         alone = self.units.count < 2
-        return f"it needs at least 2 {self.unit}s" if alone else f"no {self.unit} shows how much it varies"
+        return f"it needs at least 2 {self.unit}s" if alone else f"all {self.unit}s agree, so the variance is unknown"
 
     def notes(self, numbers: Numbers) -> list[str]:
         notes = self.few_notes(numbers, {})
