@@ -83,14 +83,6 @@ def in_order(table: Table) -> tuple[Table, list[str]]:
     return replace(table, numbers=[table.numbers[i] for i in order], rows=[table.rows[i] for i in order]), notes
 
 
-def check_weights(table: Table, weights_hash: str | None) -> None:
-    """Raises DataError if a row states that another model made it."""
-    for row, cell in enumerate(table.cells(WEIGHTS)):
-        if cell and weights_hash and cell != weights_hash:
-            problem = f"{WEIGHTS} {cell[:12]}, and the reference is of {weights_hash[:12]}"
-            raise table.error(row, problem, "name the run of that model, or take these rows out")
-
-
 def watch(
     folder: Path, known: Evaluated, table: Table, notes: Sequence[str], settings: tuple[int, float, float]
 ) -> tuple[charts.Monitoring, Tracks]:
@@ -103,7 +95,7 @@ def watch(
         settings: period in images, share of periods with a false alarm, shift in standard deviations.
 
     Raises:
-        DataError: predictions of another kind of label or of other classes.
+        DataError: predictions of another model, of another kind of label or of other classes.
     """
     watched = _Watched(known, table, settings)
     reference, new, (period, false_alarms, shift) = known.predictions, watched.new, settings
@@ -216,6 +208,10 @@ def _streams_of(table: Table, known: Evaluated) -> tuple[Predictions, Streams, i
     """The new predictions without their labels, what is watched of them, and how many rows have a label."""
     if not table.rows:
         raise DataError(f"{table.file}: has no image", "give a table with a row for each image")
+    for row, cell in enumerate(table.cells(WEIGHTS)):
+        if cell and known.weights_hash and cell != known.weights_hash:
+            problem = f"{WEIGHTS} {cell[:12]}, and the reference is of {known.weights_hash[:12]}"
+            raise table.error(row, problem, "name the run of that model, or take these rows out")
     like = known.predictions
     columns = {LABEL + name for name in like.classes} if like.kind == "findings" else {"label"}
     labelled = [i for i, row in enumerate(table.rows) if any((row.get(name) or "").strip() for name in columns)]
