@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.core.errors import GateError
-from vitmed.core.files import whole_folder, write_json
+from vitmed.core.files import whole_folder, write_json, write_text
 from vitmed.core.messages import GRAVEST, gravity, warn
 from vitmed.core.options import Argument, Option
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.text import listed
-from vitmed.deploy.acceptance import Acceptance, check_criteria, judge, read_criteria, write_acceptance
+from vitmed.deploy.acceptance import Acceptance, check_criteria, judge, read_criteria
 from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.studies.comparison import align, compare_models, read_all
 
@@ -75,12 +75,14 @@ def compare(
     judged = None if stated is None else judge(stated, read, models)
     if folder is not None:
         from vitmed.report.comparison_page import write_comparison
+        from vitmed.report.templates import fill
 
         with whole_folder(folder) as part:
             write_json(part / "compare.json", content.to_dict())
             write_comparison(part, content)
             if judged is not None:
-                write_acceptance(part, judged)
+                write_json(part / "acceptance.json", judged.to_dict())
+                write_text(part / "acceptance.html", fill("acceptance.html.j2", found=judged))
     for note in content.notes:
         warn(note)
     found = Comparison(content, content.verdict, folder, judged)

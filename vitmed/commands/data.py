@@ -6,14 +6,18 @@ from typing import Annotated, Any
 from vitmed.core.dataset_cards import advice, cards, find_set
 from vitmed.core.downloads import fetch_file, unconnected
 from vitmed.core.errors import DataError
-from vitmed.core.files import whole_folder
+from vitmed.core.files import whole_folder, write_text
 from vitmed.core.messages import say, warn
 from vitmed.core.options import Argument, NewDataFolder, Offline
 from vitmed.core.places import new_folder
 from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import counted, quoted
-from vitmed.data.convert import GROUPS, KINDS, convert, labels_flag, pick_classes, write_groups
+from vitmed.core.text_files import csv_text
+from vitmed.data.convert import KINDS, convert, labels_flag, pick_classes
 from vitmed.data.folders import has_classes, image_names, new_outside_data, subfolders
+from vitmed.data.patients import groups_of
+
+GROUPS = "groups.csv"
 
 
 def datasets_table() -> list[dict[str, Any]]:
@@ -66,8 +70,11 @@ def fetch_dataset(
         else:
             convert(what, part)
         images = image_names(part)
-        patients = write_groups(part, images, card)
-    whose = f"{counted(patients, 'patient')} ({folder / GROUPS})" if patients is not None else "patients unknown"
+        whose = "patients unknown"
+        if card.group_regex is not None:
+            patients = [patient or "" for patient in groups_of(card.group_regex, images)]
+            write_text(part / GROUPS, csv_text([("path", "patient"), *zip(images, patients, strict=True)]))
+            whose = f"{counted(len({*patients} - {''}), 'patient')} ({folder / GROUPS})"
     say(f"{folder}: {counted(len(images), 'image')}, {whose}")
     say(f"the download is kept in {store}; you can delete it")
     say(f"{advice(card, folder)}{labels_flag(folder, files[0])}")

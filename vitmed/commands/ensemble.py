@@ -42,7 +42,7 @@ def ensemble(
         raise UsageError(f"{names}: some are folds and some are single runs", "join folds alone, or runs alone")
     if len(candidates) == 1 and not candidates[0].folds:
         raise UsageError(f"{candidates[0].folder.path}: one run is no ensemble", "name several runs, or folds")
-    if output is None and not (len(candidates) == 1 and candidates[0].folds):
+    if output is None and len(candidates) > 1:
         raise UsageError("an ensemble of several runs needs a folder", "--output FOLDER")
     place = RunFolder(candidates[0].folder.joined if output is None else output)
     if output is None and place.path.is_dir() and not place.ensemble.is_file():

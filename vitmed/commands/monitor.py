@@ -10,7 +10,7 @@ from vitmed.core.messages import say, warn
 from vitmed.core.options import FIRST, Argument, Option
 from vitmed.core.places import output_folder
 from vitmed.data.folders import new_outside_data
-from vitmed.deploy.monitor import SHORTEST, check_weights, in_order, read_reference, watch, write_monitoring
+from vitmed.deploy.monitor import SHORTEST, in_order, read_reference, watch, write_monitoring
 from vitmed.metrics.control_charts import Monitoring
 from vitmed.metrics.predictions_csv import read_table
 
@@ -58,7 +58,6 @@ def monitor(
     table, notes = in_order(read_table(new))
     place = output_folder(output, folder.parent / "monitoring")
     new_outside_data(place)
-    check_weights(table, reference.weights_hash)
     content, tracks = watch(folder, reference, table, notes, (period, false_alarms, shift))
     with whole_folder(place) as part:
         write_monitoring(part, content, tracks)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from vitmed.core.downloads import unconnected
 from vitmed.core.options import Argument, Offline, Option
 from vitmed.data.folders import new_outside_data
-from vitmed.models.weights.catalogue import entry_of, fetch, public_weights, weight_path
+from vitmed.models.weights.catalogue import entry_of, fetch, forbids_commerce, public_weights, weight_path
 
 
 def weights_table() -> list[dict[str, Any]]:
@@ -15,7 +15,7 @@ def weights_table() -> list[dict[str, Any]]:
     rows = []
     for name, entry in public_weights().items():
         path = weight_path(name)
-        here = {"non_commercial": entry.non_commercial, "here": path.is_file(), "path": str(path)}
+        here = {"non_commercial": forbids_commerce(entry.licence), "here": path.is_file(), "path": str(path)}
         rows.append({"name": name, **entry._asdict(), **here})
     return rows
 

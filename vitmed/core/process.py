@@ -108,6 +108,16 @@ class SharedContext(contextlib.ContextDecorator):
                 self.stack.close()
 
 
+@contextlib.contextmanager
+def changed(change: Callable[[Any], object], value: Any, before: Any) -> Iterator[None]:
+    """Give a setting of a library this value within the block, by the function that sets it, then what was before."""
+    try:
+        change(value)
+        yield
+    finally:
+        change(before)
+
+
 # Warnings of libraries name a line of their own source, not the user's file.
 NO_WARNINGS = SharedContext(lambda: warnings.catch_warnings(action="ignore"))
 

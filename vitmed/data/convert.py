@@ -37,7 +37,6 @@ from vitmed.core.messages import bar
 from vitmed.core.text_files import csv_text
 from vitmed.data.folders import SPLITS, has_classes, image_names
 from vitmed.data.label_kinds import MANY_VALUES
-from vitmed.data.patients import groups_of
 from vitmed.data.thread_batches import in_threads
 
 BLOCK = 1 << 20  # bytes
@@ -50,7 +49,6 @@ DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, UnicodeEr
 AGAIN = "fetch or copy it again"
 BOMB = f"would unpack to over {RATIO} times its size, unlike any images"
 HOSTILE = "do not use this archive; get it from its owner and check its hash"
-GROUPS = "groups.csv"
 KINDS = "a MedMNIST .npz, CIFAR-10 or MNIST files, or a zip or tar of one of these or of images"
 PIXELS = 3 * 32 * 32
 LABELS = "labels.csv"
@@ -214,15 +212,6 @@ def pick_classes(archive: Path, card: Card, part: Path) -> None:
                 missing = f"{archive}: has no folder {card.download.folder}/{name}"
                 raise DataError(missing, "report it: the card of this set may be out of date")
             folder.rename(part / name)
-
-
-def write_groups(folder: Path, paths: list[str], card: Card) -> int | None:
-    """Write groups.csv if the card's expression finds patients; their number, or None if the card has none."""
-    if card.group_regex is None:
-        return None
-    rows = [(path, group or "") for path, group in zip(paths, groups_of(card.group_regex, paths), strict=True)]
-    write_text(folder / GROUPS, csv_text([("path", "patient"), *rows]))
-    return len({patient for _, patient in rows if patient})
 
 
 class Split(NamedTuple):

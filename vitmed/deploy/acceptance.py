@@ -19,7 +19,6 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
-from vitmed.core.files import write_json, write_text
 from vitmed.core.text import now
 from vitmed.core.text_files import YamlError, read_yaml
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
@@ -28,12 +27,9 @@ from vitmed.metrics.intervals import Units
 from vitmed.metrics.paired_comparison import share_difference
 from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.metrics.subgroups import FEWEST, check_columns, strata
-from vitmed.report.templates import fill
 from vitmed.studies.comparison import Model
 
 State = Literal["met", "not met", "not shown"]
-NUMBERS, PAGE = "acceptance.json", "acceptance.html"
-
 UNKNOWN = Estimate(value=None, low=None, high=None)
 
 
@@ -270,8 +266,3 @@ class Acceptance(Frozen):
 
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | {"accepted": self.accepted}
-
-
-def write_acceptance(folder: Path, found: Acceptance) -> None:
-    write_json(folder / NUMBERS, found.to_dict())
-    write_text(folder / PAGE, fill("acceptance.html.j2", found=found))

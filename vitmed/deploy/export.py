@@ -10,7 +10,6 @@ import logging
 import math
 import os
 import tempfile
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -25,6 +24,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, GateError, UsageError
 from vitmed.core.files import whole_file, whole_folder, write_json, write_text
 from vitmed.core.messages import bar, say, warn
+from vitmed.core.process import NO_WARNINGS, changed
 from vitmed.core.text import counted, counted_doing, first_line, quoted
 from vitmed.data.samples import Sample, labelled_by
 from vitmed.imaging.decode import read_image
@@ -168,14 +168,9 @@ def onnx_program(graph: ExportedGraph, file: Path) -> tuple[Any, Any]:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Without the messages, warnings and progress bars of another library."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+    of_logs = changed(logging.disable, logging.ERROR, logging.root.manager.disable)
+    with of_logs, NO_WARNINGS, contextlib.redirect_stderr(io.StringIO()):
+        yield
 
 
 def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:

@@ -70,9 +70,8 @@ def in_order(table: Table) -> tuple[Table, list[str]]:
         notes.append(f"{counted(len(table.errors), 'image')} that could not be read are left out.")
     if TIME not in table.header:
         notes.append(f"The table has no column {TIME}: its rows are read in random order, so nothing says since when.")
-        return _rows(table, shuffled), notes
-    times = []
-    for row, cell in enumerate(table.cells(TIME)):
+    times = list[datetime]()
+    for row, cell in enumerate(table.cells(TIME) if TIME in table.header else ()):
         try:
             times.append(datetime.fromisoformat(cell.strip()))
         except ValueError:
@@ -80,19 +79,8 @@ def in_order(table: Table) -> tuple[Table, list[str]]:
             raise table.error(row, problem, "write all times in this way (ISO 8601), or take the column out") from None
     if len({when.tzinfo is None for when in times}) > 1:
         raise DataError(f"{table.file}: some times have a zone (+00:00), and some have none", "give all one, or none")
-    return _rows(table, sorted(shuffled, key=times.__getitem__)), notes
-
-
-def _rows(table: Table, order: Sequence[int]) -> Table:
-    return replace(table, numbers=[table.numbers[i] for i in order], rows=[table.rows[i] for i in order])
-
-
-def check_weights(table: Table, weights_hash: str | None) -> None:
-    """Raises DataError if a row states that another model made it."""
-    for row, cell in enumerate(table.cells(WEIGHTS)):
-        if cell and weights_hash and cell != weights_hash:
-            problem = f"{WEIGHTS} {cell[:12]}, and the reference is of {weights_hash[:12]}"
-            raise table.error(row, problem, "name the run of that model, or take these rows out")
+    order = sorted(shuffled, key=times.__getitem__) if times else shuffled
+    return replace(table, numbers=[table.numbers[i] for i in order], rows=[table.rows[i] for i in order]), notes
 
 
 def watch(
@@ -107,7 +95,7 @@ def watch(
         settings: period in images, share of periods with a false alarm, shift in standard deviations.
 
     Raises:
-        DataError: predictions of another kind of label or of other classes.
+        DataError: predictions of another model, of another kind of label or of other classes.
     """
     watched = _Watched(known, table, settings)
     reference, new, (period, false_alarms, shift) = known.predictions, watched.new, settings
@@ -220,6 +208,10 @@ def _streams_of(table: Table, known: Evaluated) -> tuple[Predictions, Streams, i
     """The new predictions without their labels, what is watched of them, and how many rows have a label."""
     if not table.rows:
         raise DataError(f"{table.file}: has no image", "give a table with a row for each image")
+    for row, cell in enumerate(table.cells(WEIGHTS)):
+        if cell and known.weights_hash and cell != known.weights_hash:
+            problem = f"{WEIGHTS} {cell[:12]}, and the reference is of {known.weights_hash[:12]}"
+            raise table.error(row, problem, "name the run of that model, or take these rows out")
     like = known.predictions
     columns = {LABEL + name for name in like.classes} if like.kind == "findings" else {"label"}
     labelled = [i for i, row in enumerate(table.rows) if any((row.get(name) or "").strip() for name in columns)]
@@ -229,7 +221,8 @@ def _streams_of(table: Table, known: Evaluated) -> tuple[Predictions, Streams, i
     watch = TARGETS[target_of(known.predictions).kind].watch
     streams = watch(predictions)
     if labelled:
-        part = _rows(replace(table, rows=[{**row, "path": ""} for row in table.rows]), labelled)
+        rows = [{**table.rows[i], "path": ""} for i in labelled]
+        part = replace(table, numbers=[table.numbers[i] for i in labelled], rows=rows)
         for name, stream in watch(_read(part, known)).items():
             if name not in streams and name != UNLIKE:  # that of some rows alone is none of all
                 values = np.full(len(table.rows), np.nan)

@@ -7,17 +7,18 @@ Tellez 2019, arXiv 1902.06543 (stain in histology); Elgendi 2021, Front Med 8:62
 DeepDRiD, PMC9214346 (fundus); EAGT, arXiv 2605.16427 (ultrasound); He 2021, arXiv 2111.06377 (MAE).
 """
 
-import contextlib
 import os
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.process import changed
 
 if TYPE_CHECKING:  # policies and views are known without torch
     import torch
@@ -105,17 +106,11 @@ class Augmenter:
         return Augmenter, (self.policy, self.size, self.channels, self.flips, self.crop)
 
 
-@contextlib.contextmanager
-def without_opencv_threads() -> Iterator[None]:
+def without_opencv_threads() -> AbstractContextManager[None]:
     """Keep OpenCV to the calling thread: its own threads compete with torch and the loaders, and can hang a fork."""
     import cv2
 
-    threads = cv2.getNumThreads()
-    cv2.setNumThreads(0)
-    try:
-        yield
-    finally:
-        cv2.setNumThreads(threads)
+    return changed(cv2.setNumThreads, 0, cv2.getNumThreads())
 
 
 class Changes:

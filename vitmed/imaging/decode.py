@@ -80,12 +80,6 @@ def read_header(path: str | Path) -> ImageHeader:
         return header
 
 
-def read_size(path: str | Path) -> tuple[int, int]:
-    """Width and height, px, read without decoding a pixel. Raises DataError if the file is not an image."""
-    header = read_header(path)
-    return header.width, header.height
-
-
 def is_image(path: str | os.PathLike[str]) -> bool:
     """Whether vitmed reads a file as an image: its suffix is in `READERS`, or it has none and begins like DICOM.
 

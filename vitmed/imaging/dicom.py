@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.process import NO_WARNINGS, SharedContext
+from vitmed.core.process import NO_WARNINGS, SharedContext, changed
 from vitmed.imaging.rasters import read_stream
 from vitmed.imaging.raw_image import BYTES, ImageHeader, RawImage, pick_frame, refuse_large
 from vitmed.imaging.window import FileWindow, Linear, Sigmoid, Table
@@ -42,13 +42,8 @@ HEAD = (
 def silence(name: str) -> Iterator[None]:
     """No warning, and no line of a library's logger."""
     logger = logging.getLogger(name)
-    level = logger.level
-    with NO_WARNINGS:
-        logger.setLevel(logging.CRITICAL + 1)
-        try:
-            yield
-        finally:
-            logger.setLevel(level)
+    with NO_WARNINGS, changed(logger.setLevel, logging.CRITICAL + 1, logger.level):
+        yield
 
 
 QUIET = SharedContext(lambda: silence("pydicom"))  # it warns about every oddity, even where it reads the file

@@ -2,7 +2,7 @@
 
 import contextlib
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageChops, TiffImagePlugin, UnidentifiedImageError
 
 from vitmed.core.errors import DataError
-from vitmed.core.process import SharedContext
+from vitmed.core.process import SharedContext, changed
 from vitmed.imaging.raw_image import MODES, ImageHeader, RawImage, pick_frame, refuse_large
 
 # Only these: Pillow would pass a PostScript file with any suffix to an external program.
@@ -157,15 +157,10 @@ def _read_deep(path: Path, image: Image.Image, head: bytes, codestream: Stream |
     return RawImage(values, codestream.bits, alpha, orientation=turned)
 
 
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    import cv2
+def _silence() -> contextlib.AbstractContextManager[None]:
+    from cv2.utils import logging
 
-    level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-    try:
-        yield
-    finally:
-        cv2.utils.logging.setLogLevel(level)
+    return changed(logging.setLogLevel, logging.LOG_LEVEL_SILENT, logging.getLogLevel())
 
 
 OPENCV_QUIET = SharedContext(_silence)  # vitmed's own error names the file

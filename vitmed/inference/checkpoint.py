@@ -238,7 +238,7 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
     expect("weights", weights.values(), torch.Tensor)
     expect("record", record.values(), str | int | float | None)
     expect("training", [training], dict | None)
-    weights_hash = hash_of(content.get(DIGESTS) or digests_of({"weights": weights}), "weights")
+    weights_hash = hash_of(content.get(DIGESTS) or digests_of({"weights": weights}))
     fingerprints = {name: list(part) for name, part in content["data"]["fingerprints"].items()}
     if not all(re.fullmatch("([0-9a-f]{64})?", text) for part in fingerprints.values() for text in part):
         raise ValueError("fingerprints of images")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitmed import __version__
 from vitmed.core.errors import UsageError
-from vitmed.core.process import SharedContext, cores
+from vitmed.core.process import SharedContext, changed, cores
 from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import counted
 
@@ -103,28 +103,22 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _full_fp32() -> Iterator[None]:
-    convolutions, products = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False
-    torch.set_float32_matmul_precision("highest")
     try:
-        yield
+        with changed(torch.set_float32_matmul_precision, "highest", torch.get_float32_matmul_precision()):
+            yield
     finally:
-        torch.set_float32_matmul_precision(products)
-        torch.backends.cudnn.allow_tf32 = convolutions
+        torch.backends.cudnn.allow_tf32 = before
 
 
 FULL_FP32 = SharedContext(_full_fp32)  # on a GPU, PyTorch rounds the inputs of fp32 convolutions to 10 bits (TF32)
 
 
-@contextlib.contextmanager
-def using_threads(count: int | None) -> Iterator[None]:
+def using_threads(count: int | None) -> contextlib.AbstractContextManager[None]:
     """Compute with `count` CPU threads within the block, at most one per core; None changes nothing."""
     before = torch.get_num_threads()
-    torch.set_num_threads(before if count is None else min(count, cores()))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return changed(torch.set_num_threads, before if count is None else min(count, cores()), before)
 
 
 def synchronise(device: torch.device) -> None:

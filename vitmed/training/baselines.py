@@ -19,7 +19,7 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import Splits, labelled_by
 from vitmed.data.thread_batches import Progress, in_threads
 from vitmed.decisions.targets import TARGETS
-from vitmed.imaging.decode import read_size
+from vitmed.imaging.decode import read_header
 from vitmed.inference.checkpoint import load_checkpoint, save_checkpoint
 from vitmed.inference.predict import TorchNetwork, outputs_of, predict_all
 from vitmed.inference.saved_model import check_finite
@@ -155,7 +155,8 @@ def colour_and_size(images: Images, split: str) -> np.ndarray:
             mean = float(counts @ LEVELS) / len(pixels)
             spread = float(counts @ (LEVELS - mean) ** 2) / len(pixels)
             numbers += [mean, spread**0.5, *np.searchsorted(share, QUANTILES)]
-        return np.array([*numbers, *read_size(images.root / images.samples[index].path)], dtype=np.float32)
+        header = read_header(images.root / images.samples[index].path)
+        return np.array([*numbers, header.width, header.height], dtype=np.float32)
 
     rows = []
     with bar(f"colours of {split}") as advance:

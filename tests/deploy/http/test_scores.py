@@ -45,7 +45,7 @@ def test_the_log_holds_what_predict_says_and_monitor_reads_it(
 def log_of(file: Path, model: Model, images: list[Path]) -> None:
     log = ScoreLog(file, model, pytest.fail)
     log.add(model.predictions([model.square(image) for image in images]))
-    log.close()
+    log.stream.close()
 
 
 def test_a_torn_line_is_dropped_and_the_log_goes_on(trained: Trained, exported: Path, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_two_servers_write_no_log_together(trained: Trained, exported: Path, tmp
     log.add(model.predictions([model.square(images_of(trained)[0])]))  # begins the file anew
     with pytest.raises(UsageError, match="is open in another server"):
         ScoreLog(file, model, pytest.fail)
-    log.close()
+    log.stream.close()
     log_of(file, model, images_of(trained)[:1])
     assert len(rows(file)) == 2
 
@@ -141,7 +141,7 @@ def test_a_disk_that_fills_up_within_a_line_leaves_whole_lines(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert file.read_bytes() == before and len(warned) == 1
-    log.close()
+    log.stream.close()
     log_of(file, model, images_of(trained)[:1])
     assert len(rows(file)) == 2
 

@@ -123,7 +123,7 @@ def test_digests_know_type_shape_and_bytes_of_tensors_and_every_plain_value() ->
     ):  # fmt: skip
         after = digests_of(content | changed)
         assert {name for name in before if before[name] != after[name]} == names
-        assert (hash_of(before, "weights") != hash_of(after, "weights")) == ("weights.a" in names)
+        assert (hash_of(before) != hash_of(after)) == ("weights.a" in names)
     assert digests_of({"e": torch.zeros(0, 3), "b": torch.zeros(2, dtype=torch.bfloat16), "t": torch.ones(2, 3).T})
 
 

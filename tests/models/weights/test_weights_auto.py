@@ -24,7 +24,7 @@ from vitmed.core import downloads
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.models.weights import choice
-from vitmed.models.weights.catalogue import public_weights, weight_path
+from vitmed.models.weights.catalogue import forbids_commerce, public_weights, weight_path
 from vitmed.models.weights.choice import Choice, choose_weights, unasked
 from vitmed.models.weights.pretrained import open_weights
 
@@ -181,7 +181,7 @@ def test_weights_of_another_network_than_you_set_are_not_chosen(server: Server, 
 def test_only_free_open_and_checked_weights_come_unasked() -> None:
     for name in (*choice.TINY, *choice.SMALL):
         entry = public_weights()[name]
-        assert entry.licence == "Apache-2.0" and not entry.gated and not entry.non_commercial
+        assert entry.licence == "Apache-2.0" and not entry.gated and not forbids_commerce(entry.licence)
     never = ("mae_vit_base", "dinov3_vits16", "virchow", "phikon", "uni", "medsiglip", "vit_tiny_augreg_in21k")
     assert not any(unasked(public_weights()[name]) for name in never)
     assert unasked(public_weights()["timm_vit_tiny_augreg"]) and unasked(public_weights()[TINY])

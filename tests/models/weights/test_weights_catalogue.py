@@ -32,6 +32,7 @@ from vitmed.models.weights.catalogue import (
     Entry,
     documents,
     entry_of,
+    forbids_commerce,
     has_seen,
     means_file,
     public_weights,
@@ -146,7 +147,7 @@ def test_weights_know_the_sets_that_they_were_made_with() -> None:
 
 
 def test_licences_that_forbid_commercial_use() -> None:
-    forbidden = {name for name, entry in public_weights().items() if entry.non_commercial}
+    forbidden = {name for name, entry in public_weights().items() if forbids_commerce(entry.licence)}
     assert {name for name, entry in public_weights().items() if entry.commercial is None} == {
         "torchvision_vit_b_16", "torchvision_vit_b_32", "torchvision_vit_l_16", "reddino_s", "reddino_b", "reddino_l",
         "gigapath_flash",

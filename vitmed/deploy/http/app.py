@@ -157,7 +157,7 @@ class Service:
         self.load.stopping = True
         self.batcher.stop()
         if self.scores is not None:
-            self.scores.close()
+            self.scores.stream.close()
         self.pool.shutdown(cancel_futures=True)
 
     async def ready(self) -> dict[str, str]:

@@ -3,7 +3,7 @@ Structured Report of one DICOM image, for a request with `Accept: application/di
 
 import importlib.util
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +30,9 @@ from vitmed.inference.saved_model import SavedModel
 
 DICOM = "application/dicom"
 FOLDER = Path(__file__).parent
+TEMPLATES = Environment(
+    loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
 
 
 class Problem(BaseModel):
@@ -171,25 +174,14 @@ def _headline(saved: SavedModel) -> Headline | None:
 
 def page(template: str, script: str | None = None, **context: Any) -> HTMLResponse:
     """A page from a template, with its style and perhaps a script, and the policy that lets nothing else in."""
-    style, code = _read("page.css"), "" if script is None else _read(script)
+    style, code = ((FOLDER / name).read_text(encoding="utf-8") if name else "" for name in ("page.css", script))
     scripts = f"; script-src '{csp_hash(code)}'; connect-src 'self'" if code else ""
     policy = (
         f"default-src 'none'; style-src '{csp_hash(style)}'; img-src data: blob:{scripts}; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'"
     )
-    text = _environment().get_template(template).render(style=Markup(style), script=Markup(code), **context)
+    text = TEMPLATES.get_template(template).render(style=Markup(style), script=Markup(code), **context)
     return HTMLResponse(text, headers={"Content-Security-Policy": policy})
-
-
-@cache
-def _read(name: str) -> str:
-    return (FOLDER / name).read_text(encoding="utf-8")
-
-
-@cache
-def _environment() -> Environment:
-    loader = FileSystemLoader(FOLDER)
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
 OR_JSON = "or leave the header Accept out: the answer is then JSON"

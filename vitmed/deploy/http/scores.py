@@ -150,6 +150,3 @@ class ScoreLog:
                 self.warn(f"{self.file.name}: scores are logged again; the lines of {self.lost:,} images are missing")
             self.broken = False
         return ids
-
-    def close(self) -> None:
-        self.stream.close()

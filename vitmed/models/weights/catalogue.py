@@ -56,11 +56,6 @@ class Entry(NamedTuple):
         """The publisher's file name."""
         return self.url.rpartition("/")[2]
 
-    @property
-    def non_commercial(self) -> bool:
-        """Whether the licence forbids commercial use."""
-        return forbids_commerce(self.licence)
-
 
 def has_seen(seen: Sequence[str], card: str | None) -> bool:
     """Whether the data set of a card, under this name or as a copy, is among what weights were made with."""
@@ -109,7 +104,7 @@ def fetch(name: str, folder: str | Path | None = None, unasked: bool = False) ->
     source = Source(
         name, entry.url, entry.size, checksum, entry.licence, again, CheckpointError, entry.hub, entry.gated
     )
-    return fetch_file(source, weight_path(name, folder), entry.non_commercial, unasked)
+    return fetch_file(source, weight_path(name, folder), forbids_commerce(entry.licence), unasked)
 
 
 def weight_files(place: Path) -> list[Path]:
@@ -261,5 +256,5 @@ def public_weights() -> dict[str, Entry]:
             fields["seen"] = tuple(fields.get("seen", ()))
             entry = Entry(hub=hub, **fields)
             stated = "commercial" in fields
-            entries[name] = entry if stated else entry._replace(commercial=not entry.non_commercial)
+            entries[name] = entry if stated else entry._replace(commercial=not forbids_commerce(entry.licence))
     return entries

@@ -74,8 +74,8 @@ def warning_of(reason: str) -> str:
 
 def unasked(entry: catalogue.Entry) -> bool:
     """Whether weights may be downloaded without being named: free for every use, open to all, with a known sha256."""
-    bound = entry.non_commercial or catalogue.terms_of(entry.licence) or catalogue.stops_sharing(entry.licence)
-    return not (bound or entry.gated) and entry.sha256 is not None
+    tests = catalogue.forbids_commerce, catalogue.terms_of, catalogue.stops_sharing
+    return not (any(test(entry.licence) for test in tests) or entry.gated) and entry.sha256 is not None
 
 
 def outline(entry: catalogue.Entry) -> Weights:

@@ -27,7 +27,6 @@ MOST_DEPTH = 100  # of dicts and lists inside each other
 # Pickle's codes that begin an empty list, dict or tuple, each perhaps with a number for later reference.
 NESTED = re.compile(rb"(?:[\]})](?:q.|r.{4}|\x94)?){10000}", re.DOTALL)
 DIGESTS = "digests"  # key of the digests in a file
-SMALL = 2**20  # bytes that are hashed before the threads of a pool have started
 
 
 @contextlib.contextmanager
@@ -182,8 +181,6 @@ def digests_of(content: Mapping[str, Any]) -> dict[str, str]:
         for text in _walk(entry, name, tensors):
             plain.update(text.encode())
         digests[name] = plain.hexdigest()
-    if sum(tensor.nbytes for tensor in tensors.values()) < SMALL:
-        return digests | {name: _digest(tensor) for name, tensor in tensors.items()}
     with ThreadPoolExecutor() as pool:  # hashing releases Python's lock
         return digests | dict(zip(tensors, pool.map(_digest, tensors.values()), strict=True))
 
@@ -205,9 +202,9 @@ def check_digests(path: Path, content: Mapping[str, Any]) -> None:
         raise CheckpointError(f"{path}: damaged: {changed[0][:100]} is not what was saved", AGAIN)
 
 
-def hash_of(digests: Mapping[str, str], entry: str) -> str:
-    """The sha256 of the digests of an entry and its tensors."""
-    lines = [f"{name} {digest}\n" for name, digest in digests.items() if name.startswith(f"{entry}.")]
+def hash_of(digests: Mapping[str, str]) -> str:
+    """The sha256 of the digests of the weights."""
+    lines = [f"{name} {digest}\n" for name, digest in digests.items() if name.startswith("weights.")]
     return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
 
 

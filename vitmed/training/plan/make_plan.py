@@ -25,7 +25,7 @@ from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS, refuse_idle
 from vitmed.imaging.augmentation import POLICIES, refuse_flips, refuse_views, safe_views
 from vitmed.imaging.choose_window import choose_window
-from vitmed.imaging.decode import read_size
+from vitmed.imaging.decode import read_header
 from vitmed.metrics.readers import check_readers
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.hardware import check_compiler, pick_device
@@ -357,7 +357,8 @@ def median_side(splits: Splits) -> int:
     samples, sides = splits.samples["train"], []
     for sample in samples[:: max(1, len(samples) // SAMPLE)]:
         with suppress(DataError):
-            sides.append(max(read_size(splits.root / sample.path)))
+            header = read_header(splits.root / sample.path)
+            sides.append(max(header.width, header.height))
     return int(np.median(sides)) if sides else 224
 
 
