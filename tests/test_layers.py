@@ -129,9 +129,9 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (43_460, 38_000),  # of them 110 compare groups of seeds, 450 refuse and warn
+    "lines": (43_431, 38_000),  # of them 110 compare groups of seeds, 450 refuse and warn
     "files": (204, 210),
-    "functions in 1,000 lines": (52.8, 46),  # those left have two users, or facts that tests check
+    "functions in 1,000 lines": (52.0, 46),  # those left have two users, or facts that tests check
     "imports, % of the lines": (7.4, 6),
     "functions with more than 6 parameters": (14, 10),  # all are public verbs
     "functions over 60 lines": (3, 5),
@@ -139,7 +139,7 @@ BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one t
     "fmt: skip": (0, 0),
     "isinstance of predictions": (0, 0),
     "files in commands": (28, 30),
-    "lines in commands": (2_153, 2_500),  # 7 ask whether the images of a part have changed
+    "lines in commands": (2_134, 2_500),  # 7 ask whether the images of a part have changed
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

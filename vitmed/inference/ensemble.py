@@ -121,7 +121,8 @@ def load_ensemble(path: Path) -> Ensemble:
         stated = [(find_path(str(row["path"]), path.parent), str(row["weights_hash"])) for row in content["members"]]
         shares = [float(row["share"]) for row in content["members"]]
         policy = None if content["policy"] is None else policy_of(content["policy"], splits.classes)
-        chosen = {**content["chosen"], "facts": dict(content["chosen"].get("facts", {}))}
+        facts = {name: str(text) for name, text in content["chosen"].get("facts", {}).items()}
+        chosen = {**content["chosen"], "facts": facts}
     members = []
     for file, stated_hash in stated:
         if not file.is_file():
