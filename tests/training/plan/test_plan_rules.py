@@ -40,6 +40,13 @@ def values(inputs: PlanInputs, **tree: Any) -> dict[str, Any]:
     return {d.field: d.value for d in plan_settings(build_config(tree), inputs)[0]}
 
 
+def test_a_small_image_size_that_you_choose_has_small_patches() -> None:
+    """At least 4 x 4 of them; 2 x 2 of 16 px tell hardly anything apart."""
+    large = PlanInputs(SCRATCH, 300, 60, 224, "cpu", 192)
+    patches = {size: values(replace(large, chosen=size))["model.patch_size"] for size in (None, 64, 48, 32)}
+    assert patches == {None: 16, 64: 16, 48: 8, 32: 8}
+
+
 def test_every_situation_gives_a_whole_and_valid_plan_and_every_rule_decides_somewhere() -> None:
     wanted = {
         "train.lr", "train.epochs", "train.warmup_epochs", "train.batch_size", "train.ema", "train.weight_decay",

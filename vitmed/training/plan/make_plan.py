@@ -256,6 +256,7 @@ def plan_inputs(config: Config, splits: Splits, weights: Weights | None, device:
         policy=config.augment.policy,
         views=safe_views(config.augment.policy, config.augment.flips),
         kind=splits.target.kind,
+        chosen=config.model.image_size if "image_size" in fields_set(config, "model") else None,
     )
 
 

@@ -37,6 +37,12 @@ class PlanInputs:
     policy: str = "medical"  # of augmentation
     views: str = "one"  # a key of `imaging.augmentation.VIEWS`, the most that the augmentation policy calls safe
     kind: str = "classes"  # of the labels, a key of `TARGETS`
+    chosen: int | None = None  # the image size, px, if you chose one
+
+    @property
+    def shown(self) -> int:
+        """The most pixels of a side that the network can see."""
+        return min(self.side, self.chosen or self.side)
 
     @property
     def scratch(self) -> bool:
