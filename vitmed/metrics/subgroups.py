@@ -152,7 +152,7 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
     values = np.unique(numbers[given])
     words = {cell for cell, number in zip(cells, numbers.tolist(), strict=True) if number == np.inf}
     amounts = {cell for cell in cells if AMOUNT.fullmatch(cell)}
-    if words & amounts and len(amounts) > max(MANY_VALUES, 10 * len(words - amounts)):
+    if words and len(amounts) > max(MANY_VALUES, 10 * len(words - amounts)):
         why = "most of its cells are numbers, but not all (such as 90+ or 61,5); write numbers, or groups of your own"
         return Strata((), np.zeros(len(cells), np.int64), why=why)
     if len(values) > MANY_VALUES and not words:
