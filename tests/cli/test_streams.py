@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -139,3 +140,12 @@ def test_a_signal_ends_every_command_as_ctrl_c_does(
         assert removed and signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, old)
+
+
+def test_a_stream_that_outlives_the_one_it_writes_to_is_silent() -> None:
+    """Deleting it flushes it, and Python 3.13 prints an error of that."""
+    below = io.StringIO()
+    stream = entry.Stream(below)
+    below.close()
+    stream.flush()
+    assert stream.broken is None

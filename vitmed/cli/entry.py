@@ -275,7 +275,8 @@ class Stream(io.TextIOBase):
 
     def flush(self) -> None:
         with self._unbroken():
-            self.stream.flush()
+            if not self.stream.closed:  # when this object is deleted after it; Python 3.13 reports the error
+                self.stream.flush()
 
     @contextlib.contextmanager
     def _unbroken(self) -> Iterator[None]:
