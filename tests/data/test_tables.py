@@ -406,6 +406,24 @@ def test_merged_cells_have_one_value_and_hidden_rows_are_noted(tmp_path: Path) -
     )
 
 
+def test_merged_cells_of_a_heading_and_below_the_last_row_add_nothing(tmp_path: Path) -> None:
+    """The heading is the first row that is not empty, here the second."""
+    from openpyxl import load_workbook
+
+    root = tmp_path / "set"
+    root.mkdir()
+    paths = [f"{i}.png" for i in range(24)]
+    for path in paths:
+        (root / path).touch()
+    rows = [[path, "ab"[i % 2], f"P{i}", None] for i, path in enumerate(paths)]
+    file = excel(tmp_path / "t.xlsx", [[None], ["path", "label", "patient", None], *rows])
+    book = load_workbook(file)
+    book.worksheets[0].merge_cells("C2:D2")
+    book.worksheets[0].merge_cells("C26:C40")
+    book.save(file)
+    assert len(split(root, labels=file).every) == 24
+
+
 def test_a_formula_without_a_stored_value_is_not_read_as_an_empty_cell(tmp_path: Path) -> None:
     """A program writes formulas without their values: an empty column would lose a finding without a word."""
     root = draw_classes(tmp_path / "data", 12)

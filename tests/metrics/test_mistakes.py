@@ -227,6 +227,19 @@ def test_a_class_without_images_does_not_make_the_model_one_that_guesses() -> No
     assert told is not None and told.n is None and "not shown to be better than chance (MCC " in str(told.reason)
 
 
+@pytest.mark.parametrize(("high", "doubts"), [(0.2, False), (3.0, True)])
+def test_a_model_that_ranks_but_decides_by_guessing_doubts_no_label(high: float, doubts: bool) -> None:
+    """Its AUROC lies above 0.5, and most of its decisions are wrong: each would be a label to look at."""
+    rng = np.random.default_rng(4)
+    labels = np.repeat(np.arange(5), 50)
+    logits = high * np.eye(5)[labels] + rng.standard_normal((250, 5))
+    p = Predictions(tuple("abcde"), tuple(map(str, range(250))), None, labels, logits.astype(np.float32))
+    numbers = evaluate_predictions(p)
+    assert numbers.overall["auroc"].low is not None and numbers.overall["auroc"].low > 0.5
+    told = label_errors(p, numbers)
+    assert told is not None and (told.n is not None) == doubts == ("by guessing" not in str(told.reason))
+
+
 def test_a_class_without_images_is_never_suggested() -> None:
     p = said([[0.6, 0.1, 0.3], [0.1, 0.2, 0.7], [0.1, 0.8, 0.1]], [0, 0, 1])
     assert 2 not in find_suspects(p)[1]

@@ -207,7 +207,7 @@ def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | No
         shown = "" if found.value is None else f" ({name.upper()} {found.value:.3f}{interval})"
         return LabelErrors(of=len(labels), reason=f"the model is not shown to be better than chance{shown}")
     decided, guessed = numbers.overall["balanced_accuracy"], 1 / len(classes)
-    if decided.low is not None and decided.low <= guessed:
+    if len(classes) > 2 and decided.low is not None and decided.low <= guessed:  # of two, a threshold may be why
         right = f"balanced accuracy {decided.value:.3f}, interval {decided.low:.3f} to {decided.high:.3f}"
         return LabelErrors(of=len(labels), reason=f"the classes are not decided better than by guessing ({right})")
     suspects = [
