@@ -132,6 +132,16 @@ def test_an_array_of_100_tasks_of_which_one_was_killed(
     assert not list(folder.glob(".*"))
 
 
+def test_a_part_without_a_readable_image_has_the_columns_of_the_others(trained: Trained, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for name in ("a.png", "b.png"):
+        (tmp_path / "images" / name).write_text("hello")
+    shutil.copy(next((trained.data / "test").rglob("*.png")), tmp_path / "images" / "c.png")
+    folder = shards(tmp_path / "images", tmp_path / "parts", trained, features=True)
+    first, *others = (pq.read_schema(part).names for part in parts(folder))
+    assert "features" in first and all(names == first for names in others)
+
+
 def test_features_stay_in_the_parts(trained: Trained, images: Path, tmp_path: Path) -> None:
     folder = shards(images, tmp_path / "parts", trained, features=True)
     expected = predict(images, checkpoint=trained.best)
