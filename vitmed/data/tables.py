@@ -220,9 +220,10 @@ def sheet_rows(file: Path) -> tuple[Iterator[tuple[int, list[str]]], tuple[str, 
                     raise DataError(text, "open it in Excel or LibreOffice and save it, or save it as CSV UTF-8")
             rows = [[cell_text(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
             filled = {i for i, row in enumerate(rows, 1) if any(row)}  # the heading is the first
+            head = min(filled, default=0)
             for area in sheet.merged_cells.ranges:
-                for row, column in area.cells:
-                    if row in filled and area.min_row > min(filled):
+                for row, column in area.cells if area.min_row > head else ():
+                    if row in filled:
                         rows[row - 1][column - 1] = rows[area.min_row - 1][area.min_col - 1]
             hidden = sum(any(rows[i - 1]) for i, row in sheet.row_dimensions.items() if row.hidden and i <= len(rows))
     except OSError as error:
