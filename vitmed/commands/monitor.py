@@ -33,7 +33,7 @@ def monitor(
         Path | str | None, Option("New folder; default RUN/monitoring.", "--output -o", panel=FIRST)
     ] = None,
     split: Annotated[str | None, Option("The reference; default the test.", metavar="test|val", panel=FIRST)] = None,
-    period: Annotated[int, Option("Newest images that are watched; default 1000.", panel=FIRST)] = 1000,
+    period: Annotated[int, Option("Newest images that are watched, 100 or more; default 1000.", panel=FIRST)] = 1000,
     false_alarms: Annotated[
         float, Option("Share of periods without a change with an alarm; default 0.05.", panel=FIRST)
     ] = 0.05,
