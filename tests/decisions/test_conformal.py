@@ -165,6 +165,11 @@ class TestSets:
         assert report["overall"]["size"]["value"] == pytest.approx(inside.sum() / 400)
         assert report["overall"]["coverage"]["value"] == pytest.approx(inside[np.arange(400), p.labels].mean())
         assert sum(report["sizes"]) == 400
+        for c, name in enumerate(p.classes):
+            of, held = report["per_class"][name], inside[p.labels == c]
+            assert (of["n"], of["least"], of["calibrated_on"]) == (len(held), fitted.least[c], fitted.units[c])
+            expected = held[:, c].mean(), held.sum(axis=1).mean(), (held.sum(axis=1) == 1).mean()
+            assert [of[key]["value"] for key in ("coverage", "size", "single")] == pytest.approx(expected)
         assert report_sets(p, None, CONFIG) is None
 
     @pytest.mark.parametrize(("images", "unit"), [(1, "image"), (2, "patient")])
