@@ -14,12 +14,14 @@ from vitmed.metrics.areas import area_interval, area_spread, class_areas, newcom
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.estimates import ImagesPerPatient
 from vitmed.metrics.intervals import (
+    Part,
     Spread,
     Units,
     correlation,
     influence_spread,
     jackknife_interval,
     log_interval,
+    mean_gap_interval,
     quantile,
     satterthwaite,
     share,
@@ -697,6 +699,22 @@ def test_means_over_classes_add_up_their_parts() -> None:
     assert found.method == "wilson-mean"
     assert (found.low, found.high) == pytest.approx(mean_of((54, 60), (22, 40)), abs=1e-9)
     assert overall["npv_macro"].to_dict() == pytest.approx(found.to_dict())  # of two classes they are the same
+
+
+@pytest.mark.parametrize(
+    ("pull", "down", "up"),
+    [
+        ([0, 0, 1, -1], 0.05**2 + 0.1**2, 0.1**2 + 0.05**2),  # of other images: arms add as standard errors do
+        ([2, -2, 0, 0], 0.15**2, 0.15**2),  # of the same images
+        ([-3, 3, 0, 0], 0.05**2, 0.05**2),  # of the same images, to the other side
+        ([0, 0, 0, 0], 0.05**2 + 0.1**2, 0.1**2 + 0.05**2),  # no image shows an error
+    ],
+)
+def test_the_interval_of_a_mean_of_two_differences_by_hand(pull: list[float], down: float, up: float) -> None:
+    one = Part(0.2, 0.1, 0.4, np.array([1.0, -1, 0, 0]), 0.5)
+    two = Part(-0.1, -0.3, 0.0, np.array(pull, float), 0.5)
+    expected = 0.05 - down**0.5, 0.05 + up**0.5
+    assert mean_gap_interval([one, two], Units(np.arange(4))) == pytest.approx(expected)
 
 
 @pytest.mark.slow
