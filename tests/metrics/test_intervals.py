@@ -735,6 +735,18 @@ def test_every_mean_over_classes_spreads_as_resamples_do(classes: int) -> None:
         assert (found.high - found.low) / (2 * 1.96) == pytest.approx(np.std(draws), rel=0.15), name
 
 
+@pytest.mark.parametrize("name", ["mcc", "cohen_kappa"])
+def test_of_balanced_classes_and_errors_both_correlations_stretch_the_accuracy(name: str) -> None:
+    """Ten of a hundred images are wrong, five of each class: either number is 2 x 0.9 - 1, and so is its interval,
+    with variance (1 - 0.8^2) / 100 (Bishop, Fienberg & Holland (1975), section 11.3), widened for few images."""
+    labels = np.arange(100) % 2
+    called = np.where(np.arange(100) < 10, 1 - labels, labels)
+    p = Predictions(("a", "b"), ("x",) * 100, None, labels, logits_of(2.0 * called - 1))
+    found, variance = evaluate_predictions(p).overall[name], 0.36 / 99 / (1 - 1 / 50) ** 2
+    low, high = wilson(0.9, 0.36 / variance, quantile(99))
+    assert (found.value, found.low, found.high) == pytest.approx((0.8, 2 * low - 1, 2 * high - 1))
+
+
 def test_the_influence_on_mcc_and_kappa_is_their_derivative() -> None:
     rng = np.random.default_rng(0)
     labels, logits = rng.integers(3, size=60), rng.normal(size=(60, 3)).astype(np.float32)
