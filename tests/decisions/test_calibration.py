@@ -373,7 +373,8 @@ class TestMeasures:
         )
         assert alike == pytest.approx(once, rel=0.05)
         assert apart == pytest.approx(once / 5**0.5, rel=0.15)
-        unlike = draw(1000, 2, too_sure=1.0, patients=200)  # 5 images of each patient, which have nothing in common
+        drawn = np.random.default_rng(1).random(1000) >= of_patients.probabilities[:, 0]  # of each image apart
+        unlike = replace(of_patients, labels=drawn.astype(np.int64))
         by_patient, by_image = (
             report_calibration(q, None, CONFIG).after.ece_if_right.mean for q in (unlike, replace(unlike, groups=None))
         )
