@@ -529,3 +529,12 @@ def test_probabilities_that_are_far_off_have_an_intercept() -> None:
     for odds in (10.0, -10.0):
         found, _, _ = _line(np.full(40, odds), np.arange(40) % 2 == 0, Bootstrap(Units(np.arange(40)), 0))
         assert found.value == pytest.approx(-odds)
+
+
+def test_log_odds_beyond_what_a_float_can_hold_count_as_36() -> None:
+    """Log odds of 100 or -100, right in nine of ten images of each class: the slope takes 36 to log 9."""
+    labels, wrong = np.arange(200) % 2, np.arange(200) // 2 % 10 == 0
+    logits = 100 * np.eye(2, dtype=np.float32)[np.where(wrong, 1 - labels, labels)]
+    p = Predictions(("infected", "uninfected"), ("x",) * 200, None, labels, logits)
+    slope = report_calibration(p, None, CONFIG).after.per_class["infected"].slope
+    assert slope.value == pytest.approx(np.log(9) / 36)
