@@ -506,7 +506,7 @@ class TestDecisionCurve:
         p = of([0.99] * 5 + [0.01] * 5, [1] * 5 + [0] * 5)
         found = decision_curve(p, config(prevalence=0.1))
         assert found["useful"] is found.intended.useful is None
-        assert "too few patients or images" in found.intended.sentence
+        assert "too few patients or images" in found.intended.sentence and "(each" not in found.intended.sentence
         half = found["model"][49]  # at one half 5 / 10 - 0 / 10: Newcombe's interval of such a difference is wide
         assert half["value"] == 0.5 and half["low"] < 0.2 and half["high"] < 0.8
 

@@ -483,7 +483,9 @@ def test_no_error_in_classes_of_one_size_has_the_interval_of_the_accuracy() -> N
 def test_no_error_of_patients_with_an_image_of_each_class_has_the_interval_of_the_accuracy() -> None:
     """20 images of 10 patients: both images of a patient are assumed to be alike, though each class has only one."""
     labels, groups = np.arange(20) % 2, tuple(f"P{i // 2}" for i in range(20))
-    overall = evaluate_predictions(Predictions(("a", "b"), ("x",) * 20, groups, labels, 9.0 * np.eye(2)[labels])).overall
+    overall = evaluate_predictions(
+        Predictions(("a", "b"), ("x",) * 20, groups, labels, 9.0 * np.eye(2)[labels])
+    ).overall
     low = 20 / (20 + 1.05 * stats.t.ppf(0.975, 9) ** 2)
     for name in ("accuracy", "balanced_accuracy"):
         assert (overall[name].low, overall[name].high) == pytest.approx((low, 1), abs=1e-9)
