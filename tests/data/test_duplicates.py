@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from vitmed.core.config import DataConfig
 from vitmed.data.duplicates import (
     DISTANCE,
     candidates,
@@ -18,6 +20,7 @@ from vitmed.data.duplicates import (
     near_any,
     near_pairs,
 )
+from vitmed.data.splits import make_splits
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.raw_image import ImageHeader
 
@@ -118,6 +121,36 @@ def test_how_alike_copies_are(correlation: float, spread: float, width: int, cop
     headers = (ImageHeader("PNG", "L", 8, of, 64, 1, 1) for of in (64, width))
     records = [FileRecord(header=head, thumbnail=of) for head, of in zip(headers, shown, strict=True)]
     assert find_copies(records) == ([], [[0, 1]] if copies else [])
+
+
+def test_copies_by_their_pixels_stay_in_one_split(tmp_path: Path) -> None:
+    """Twelve pictures, some of them pale, each also as JPEG and byte for byte under another name: 12 originals."""
+    rng, originals = np.random.default_rng(0), {}
+    for i in range(12):
+        grey = (np.asarray(smooth(rng)) - 128.0) / (1, 3, 8)[i % 3] + 128
+        place = tmp_path / "ab"[i % 2] / f"{i}.png"
+        place.parent.mkdir(exist_ok=True)
+        Image.fromarray(grey.astype(np.uint8)).save(place)
+        Image.fromarray(grey.astype(np.uint8)).save(place.with_suffix(".jpg"), quality=95)
+        place.with_name(f"{i}_again.png").write_bytes(place.read_bytes())
+        first = f"{'ab'[i % 2]}/{i}.jpg"
+        originals |= {first: first, first.replace(".jpg", ".png"): first, first.replace(".jpg", "_again.png"): first}
+    splits = make_splits(DataConfig(root=str(tmp_path), groups="copies", cache=False))
+    assert {sample.path: sample.group for part in splits.samples.values() for sample in part} == originals
+    assert splits.unit == "original" and splits.shared() == {}
+    assert any(note.startswith("24 images are a copy of another; copies stay in one split. ") for note in splits.notes)
+
+
+def test_a_picture_is_a_copy_at_any_contrast() -> None:
+    picture = thumbnail(smooth(np.random.default_rng(0))).astype(float) - 128
+    shown = np.rint(128 + picture * np.array([1, 0.5, 0.25])[:, None, None]).astype(np.uint8)
+    assert near_pairs(records(shown)) == [(0, 1), (0, 2), (1, 2)]
+
+
+def test_fingerprints_of_near_copies_differ_in_at_most_20_of_256_bits() -> None:
+    base, far = "0" * 64, ["f" * 5 + "0" * 59, "f" * 5 + "1" + "0" * 58]
+    assert near_any(far, [base]).tolist() == [True, False]
+    assert near_any(far, ["f" * 64, base]).tolist() == [True, False] and not near_any(far, ["", "f" * 64]).any()
 
 
 def test_blank_images_are_no_copies_of_each_other() -> None:

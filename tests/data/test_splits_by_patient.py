@@ -127,8 +127,10 @@ def test_a_test_of_its_own_and_a_share_are_in_no_fold(cells: Path, tmp_path: Pat
         inside = {s.group for run in runs for part in run.samples.values() for s in part}
         assert 0.15 < len(away) / len(image_names(cells)) < 0.35 and not {s.group for s in away} & inside
         assert repeat == 1 or away == held_out(config_of(cells, **{**settings, "repeat": 1}))
-    one, two = (split(cells, folds=2, repeats=2, repeat=repeat).samples["test"] for repeat in (1, 2))
-    assert one != two
+    one, two = (split(cells, folds=2, repeats=2, repeat=repeat) for repeat in (1, 2))
+    assert one.samples["test"] != two.samples["test"]
+    assert two.made["test"] == "fold 1 of 2 by image, seed 1, repeat 2 of 2"
+    assert split(cells, folds=2).made["test"] == "fold 1 of 2 by image, seed 0"
 
 
 def test_each_site_is_a_fold(tmp_path: Path) -> None:
@@ -272,6 +274,7 @@ def test_patients_of_dicom_files(tmp_path: Path) -> None:
     for tags in ({"SpecificCharacterSet": "ISO_IR 192", "PatientID": "Müller 1"}, {"PatientID": utf8}):
         assert patient_id(write(tmp_path / "one.dcm", RAMP, **tags)) == ("Müller 1", "PatientID is missing or empty")
     assert patient_id(write(tmp_path / "one.dcm", RAMP, PatientID="Müller 2"))[0] == "Müller 2"  # as Latin-1
+    assert patient_id(Path("/dev/null")) == ("", "a device, expected a file")
     write(root / "a" / "nobody.dcm", RAMP, PatientID="")
     Image.new("L", (8, 8)).save(root / "b" / "drawn.png")
     with pytest.raises(DataError, match="no PatientID in 2 of 26 files") as error:

@@ -264,6 +264,8 @@ def test_a_sample_keeps_an_image_that_is_known_to_lack_a_finding(seed: int) -> N
     images = of_findings([[1]] * 2 + [[0]] + [[-1]] * 9)
     taken = stratified_sample(images, images.samples[ALL], 4, seed)
     assert {sample.targets for sample in taken} == {(1,), (0,), (-1,)} and len(taken) <= 5
+    everyone = of_findings([[1]] * 4)  # none lacks it
+    assert len(stratified_sample(everyone, everyone.samples[ALL], 2, seed)) == 2
 
 
 def test_the_parts_of_a_table_worked_by_hand() -> None:

@@ -141,6 +141,7 @@ def test_what_matches_on_neither_side_is_named(root: Path, tmp_path: Path) -> No
     message = told(root, groups=table(tmp_path / "t.csv", rows))
     assert "7 of 60 images have no row" in message and "a/i0.png" in message and "and 2 more" in message
     assert "1 row matches no image" in message and "gone/1.png" in message
+    assert "no image, or several" not in told(root, groups=table(tmp_path / "t.csv", rows[:-1]))
     rows = [["path", "patient"], *([p, patient(p)] for p in paths(root)), ["gone/1.png", "P1"]]
     (message,) = split(root, groups=table(tmp_path / "t.csv", rows)).notes
     assert "1 row matches no image" in message and "line 62: gone/1.png" in message

@@ -101,6 +101,7 @@ class TestFit:
         for p, why in ((few, "too few"), (one, "one class alone"), (flat, "the same for all classes")):
             found = fitted(p)
             assert found.method == "none" and why in found.note
+        assert fitted(replace(one, labels=(np.arange(100) == 0).astype(np.int64))).method == "temperature"
 
     def test_few_images_hardly_make_the_model_surer(self) -> None:
         """A temperature below 1 minimises log loss and minus the log of a prior, which many images outweigh."""
@@ -358,6 +359,8 @@ class TestMeasures:
         assert found.change["brier"].value == pytest.approx(found.after.brier.value - found.before.brier.value)
         assert change.high < 0  # three times too extreme before: the calibration helps
         assert report_calibration(p, None, CONFIG).change == {}
+        right = report_calibration(replace(after, labels=p.probabilities.argmax(axis=1)), ours, CONFIG).change
+        assert [(of.low, of.high) for of in right.values()] == [(None, None)] * 2  # no image shows what an error costs
 
     def test_equal_images_of_a_patient_make_a_calibration_error_as_large_as_the_patients_alone_do(self) -> None:
         """200 images, each 5 times: of one patient they are 200 trials, and of independent patients 1,000."""
@@ -370,6 +373,12 @@ class TestMeasures:
         )
         assert alike == pytest.approx(once, rel=0.05)
         assert apart == pytest.approx(once / 5**0.5, rel=0.15)
+        drawn = np.random.default_rng(1).random(1000) >= of_patients.probabilities[:, 0]  # of each image apart
+        unlike = replace(of_patients, labels=drawn.astype(np.int64))
+        by_patient, by_image = (
+            report_calibration(q, None, CONFIG).after.ece_if_right.mean for q in (unlike, replace(unlike, groups=None))
+        )
+        assert by_patient == pytest.approx(by_image, rel=0.15)
 
     def test_a_calibrated_model_gives_the_error_that_stands_beside(self) -> None:
         """Labels drawn from the probabilities: the mean of many tests is the mean that one test expects."""
@@ -512,3 +521,20 @@ def test_a_trial_says_which_way_the_log_loss_moves(gain: float, verb: str) -> No
         f"vector scaling {verb} the log loss by 0.020 from temperature scaling "
         "(standard error 0.004; more than 0.008 is needed)"
     )
+
+
+def test_probabilities_that_are_far_off_have_an_intercept() -> None:
+    """Every probability has log odds of 10 or -10, and every second image is of the class: the intercept takes them
+    back to 0, where Newton's first step, undamped, leads to 10,000."""
+    for odds in (10.0, -10.0):
+        found, _, _ = _line(np.full(40, odds), np.arange(40) % 2 == 0, Bootstrap(Units(np.arange(40)), 0))
+        assert found.value == pytest.approx(-odds)
+
+
+def test_log_odds_beyond_what_a_float_can_hold_count_as_36() -> None:
+    """Log odds of 100 or -100, right in nine of ten images of each class: the slope takes 36 to log 9."""
+    labels, wrong = np.arange(200) % 2, np.arange(200) // 2 % 10 == 0
+    logits = 100 * np.eye(2, dtype=np.float32)[np.where(wrong, 1 - labels, labels)]
+    p = Predictions(("infected", "uninfected"), ("x",) * 200, None, labels, logits)
+    slope = report_calibration(p, None, CONFIG).after.per_class["infected"].slope
+    assert slope.value == pytest.approx(np.log(9) / 36)

@@ -165,6 +165,11 @@ class TestSets:
         assert report["overall"]["size"]["value"] == pytest.approx(inside.sum() / 400)
         assert report["overall"]["coverage"]["value"] == pytest.approx(inside[np.arange(400), p.labels].mean())
         assert sum(report["sizes"]) == 400
+        for c, name in enumerate(p.classes):
+            of, held = report["per_class"][name], inside[p.labels == c]
+            assert (of["n"], of["least"], of["calibrated_on"]) == (len(held), fitted.least[c], fitted.units[c])
+            expected = held[:, c].mean(), held.sum(axis=1).mean(), (held.sum(axis=1) == 1).mean()
+            assert [of[key]["value"] for key in ("coverage", "size", "single")] == pytest.approx(expected)
         assert report_sets(p, None, CONFIG) is None
 
     @pytest.mark.parametrize(("images", "unit"), [(1, "image"), (2, "patient")])
@@ -360,6 +365,14 @@ class TestAnswers:
         curve = found.curve
         assert (curve.low[49] is not None, curve.high[49] is not None) == (known, known)
         assert not known or curve.low[49] <= curve.risk[49] <= curve.high[49]
+
+    def test_the_interval_of_the_curve_is_that_of_the_answered_images(self) -> None:
+        """Every fifth of 400 images is wrong: with a half of them answered 40 of 200, with all 80 of 400."""
+        p = decided(np.linspace(4, 1, 400), np.arange(400) % 5 == 0)
+        curve = report_abstention(p, None, EvaluateConfig(resamples=1000)).curve
+        for place, n in ((49, 200), (99, 400)):
+            half = 1.96 * (0.2 * 0.8 / n) ** 0.5
+            assert (curve.low[place], curve.high[place]) == pytest.approx((0.2 - half, 0.2 + half), abs=0.008)
 
     def test_certainty_is_the_distance_from_the_threshold(self) -> None:
         logits = np.array([[0, 0], [2, 0], [-4, 0]], np.float32)

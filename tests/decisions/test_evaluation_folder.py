@@ -12,9 +12,11 @@ import pytest
 from conftest import TINY, TINY_SETS, Trained, draw_classes, draw_splits, once, recording
 
 from vitmed import compare, evaluate, train
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError
 from vitmed.core.run_folder import ISSUES, RunFolder
-from vitmed.decisions.evaluation_folder import earlier_choices, find_evaluation, read_evaluation, take_place
+from vitmed.decisions.evaluation_folder import Evaluated, earlier_choices, find_evaluation, read_evaluation, take_place
+from vitmed.decisions.policy import choose_policy
 from vitmed.deploy.monitor import read_reference
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.kinds.findings import FindingPredictions
@@ -149,6 +151,25 @@ def test_only_evaluations_of_other_weights_or_choices_are_named(tmp_path: Path) 
     assert "other weights or another decision policy: test-2." in note
     shutil.rmtree(tmp_path / "test-2")
     assert earlier_choices(RunFolder(tmp_path), "a" * 64, None) == []
+
+
+def test_a_policy_that_decides_alike_is_no_other_choice(tmp_path: Path) -> None:
+    """Four evaluations of the test by these weights: by the same policy, by one that decides alike though more was
+    asked of it, by one of the same wishes, and by one at another threshold."""
+    labels = np.arange(80) % 2
+    logits = (np.random.default_rng(0).normal(size=(80, 2)) + np.eye(2)[labels]).astype(np.float32)
+    p = Predictions(("x", "y"), tuple(map(str, range(80))), None, labels, logits, positive="y")
+    policy, other = (choose_policy(p, EvaluateConfig(youden=youden)) for youden in (False, True))
+    alike = policy.model_copy(update={"asked": policy.asked | {"prevalence": 0.1}})
+    again = other.model_copy(update={"asked": policy.asked})
+    for name, chosen in {"test": policy, "test-2": alike, "test-3": again, "test-4": other}.items():
+        (tmp_path / name).mkdir()
+        known = {"classes": ["x", "y"], "positive_class": "y", "weights_hash": "a"}
+        content = known | {"report": {"policy": chosen.to_json()}}
+        (tmp_path / name / "metrics.json").write_text(json.dumps(content))
+    (note,) = earlier_choices(RunFolder(tmp_path), "a", policy)
+    assert "another decision policy: test-4." in note
+    assert Evaluated(p, None, {}).run == "" and Evaluated(p, None, {}).created is None
 
 
 def test_the_numbers_of_a_model_are_those_of_its_own_policy(trained: Trained, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.decisions.policy import choose_policy, policy_of
+from vitmed.decisions.policy import UNLIKE, UNSURE, choose_policy, count_answers, policy_of
 from vitmed.metrics.kinds.findings import FindingPredictions
 
 
@@ -93,3 +93,11 @@ def test_a_finding_of_too_few_patients_is_never_excluded() -> None:
     p = replace(draw(), groups=None)
     found = choose_policy(p, EvaluateConfig(coverage=0.9)).apply(replace(p, labels=None))
     assert found.members[:, 1].all() and not found.predicted[:, 1].all() and not found.members[:, 0].all()
+
+
+def test_a_finding_with_a_comma_is_one_reason() -> None:
+    cells = (f"no: {UNLIKE}, fracture, old is {UNSURE}, rare is {UNSURE}", f"no: fracture, old is {UNSURE}", "yes")
+    p = draw().take(np.arange(3))
+    found = count_answers(replace(p, columns={"answer": cells}))
+    assert found is not None
+    assert found.unanswered == {f"fracture, old is {UNSURE}": 2, UNLIKE: 1, f"rare is {UNSURE}": 1}

@@ -450,6 +450,12 @@ class TestPrevalence:
 
 
 class TestDecisionCurve:
+    def test_a_model_that_spares_three_images_is_not_clearly_better_than_acting_on_all(self) -> None:
+        """60 positives at 0.905; of 40 negatives 37 at 0.505 and 3 at 0.01. Up to 0.5 the model spares three images,
+        which by Wilson's interval may be one, and misses none, which may be 4 of 100; from 0.51 it spares all 40."""
+        curve = decision_curve(of([0.905] * 60 + [0.505] * 37 + [0.01] * 3, [1] * 60 + [0] * 40), config())
+        assert curve["model"][29]["value"] > curve["all"][29] and curve["useful"] == [[0.51, 0.9]]
+
     def test_the_published_values_of_dcurves(self) -> None:
         """dcurves 0.5.1, tests/testthat/test-dca.R and test-net_intervention_avoided.R: 105 of 750 patients have
         cancer (`df_binary`), and from 25 % the model has a net benefit of 0.064, acting on all one of -0.1466667, and
@@ -500,7 +506,7 @@ class TestDecisionCurve:
         p = of([0.99] * 5 + [0.01] * 5, [1] * 5 + [0] * 5)
         found = decision_curve(p, config(prevalence=0.1))
         assert found["useful"] is found.intended.useful is None
-        assert "too few patients or images" in found.intended.sentence
+        assert "too few patients or images" in found.intended.sentence and "(each" not in found.intended.sentence
         half = found["model"][49]  # at one half 5 / 10 - 0 / 10: Newcombe's interval of such a difference is wide
         assert half["value"] == 0.5 and half["low"] < 0.2 and half["high"] < 0.8
 

@@ -75,6 +75,8 @@ def test_a_damaged_score_is_refused(means: tuple[int, ...] | None, precision: in
     sizes = {"means": means, "precision": precision}
     arrays = {name: None if size is None else np.ones(size, np.float32) for name, size in sizes.items()}
     OodScore(n=20, scale=1.0, means=np.ones((3, 8), np.float32), precision=np.ones(36, np.float32))
+    left_out = OodScore(n=20, scale=1.0)  # as in metrics.json
+    assert OodScore.model_validate(left_out.model_dump()) == left_out
     with pytest.raises(ValueError, match="do not fit each other, or one is missing"):
         OodScore(n=20, scale=1.0, **arrays)
 

@@ -445,6 +445,9 @@ def test_a_policy_of_two_classes_is_for_these_two() -> None:
         policy_of(stored | {"n": "many"}, ("ill", "normal"))
     with pytest.raises(ValueError, match="expected a decision policy, found list"):
         policy_of([1], ("ill", "normal"))  # type: ignore[arg-type]
+    sets = {"prediction_sets": {"score": "raps"}}
+    with pytest.raises(UsageError, match="'raps' are no longer there"):
+        policy_of({"findings": {"ill": sets}}, ("ill",))
 
 
 def test_a_score_of_one_is_like_the_training_images() -> None:

@@ -204,3 +204,30 @@ def test_a_number_has_no_border_but_that_of_the_score() -> None:
     )
     found = compared(policy, ages([62.0, 74.0], ("0.99", "2")), ages([62.0, 74.0], ("1.01", "2")))
     assert (found.flipped, found.twice) == (0, 0.5) and found.deviations == pytest.approx((0.02 / 2**0.5,))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "bf16 is 2.3 times as fast as fp32, so the decisions were not compared"),
+        (
+            {"images": 9, "finite": False},
+            "on 9 validation images the outputs are not finite in bf16; bf16 is 2.3 times",
+        ),
+        (
+            {"images": 9, "largest": 0.00121},
+            "no decision flips, 0 % are near a border and computed again in fp32, and ",
+        ),
+        ({"images": 9, "largest": 0.00121}, "no probability moves by more than 0.0013; bf16 is 2.3 times as fast"),
+        ({"images": 1, "flipped": 1, "twice": 0.055}, "on 1 validation image 1 decision flips, 5.5 % are near"),
+        ({"images": 9, "flipped": 2}, "2 decisions flip, "),
+        (
+            {"images": 9, "number": True, "unit": "years", "largest": 0.1234},
+            "no number moves by more than 0.12 years; ",
+        ),
+    ],
+)
+def test_what_was_found_in_words(fields: dict[str, Any], words: str) -> None:
+    found = FOUND.model_copy(update=fields)
+    assert words in found.in_words and found.choice == f"fp32, not bf16: {found.in_words}"
+    assert found.model_copy(update={"accepted": True}).choice.startswith("bf16 instead of fp32: ")

@@ -37,6 +37,7 @@ def test_classes_with_labels() -> None:
     assert found["sensitivity of sick"].values[:2].tolist() == [1, 0]
     assert np.isnan(found["sensitivity of sick"].values[2:]).all()
     assert found["specificity of sick"].values[2:].tolist() == [0, 1]
+    assert (found["probability of sick"].ends, found["calibration of sick"].ends) == ((0, 1), (-1, 1))
     assert {name: (one.sides, one.share, one.least) for name, one in found.items()} == {
         "probability of sick": (("rise", "fall"), False, 0.05),
         "unlike the training images": (("rise",), True, 0),
@@ -96,3 +97,10 @@ def test_every_kind_of_label_is_watched() -> None:
     assert {name: kind.watch.__name__ for name, kind in TARGETS.items()} == {
         "classes": "watch_classes", "grades": "watch_classes", "findings": "watch_classes", "number": "watch_number",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_the_metric_that_chooses_the_epoch_is_printed_and_exists(kind: str) -> None:
+    target = TARGETS[kind]
+    assert target.monitor in target.headline
+    assert {target.val_loss, *target.headline, *target.stress} <= set(target.metrics)

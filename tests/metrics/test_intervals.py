@@ -14,12 +14,14 @@ from vitmed.metrics.areas import area_interval, area_spread, class_areas, newcom
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.estimates import ImagesPerPatient
 from vitmed.metrics.intervals import (
+    Part,
     Spread,
     Units,
     correlation,
     influence_spread,
     jackknife_interval,
     log_interval,
+    mean_gap_interval,
     quantile,
     satterthwaite,
     share,
@@ -478,6 +480,17 @@ def test_no_error_in_classes_of_one_size_has_the_interval_of_the_accuracy() -> N
         assert (found["low"], found["high"]) == pytest.approx((known.low, known.high), abs=1e-9)
 
 
+def test_no_error_of_patients_with_an_image_of_each_class_has_the_interval_of_the_accuracy() -> None:
+    """20 images of 10 patients: both images of a patient are assumed to be alike, though each class has only one."""
+    labels, groups = np.arange(20) % 2, tuple(f"P{i // 2}" for i in range(20))
+    overall = evaluate_predictions(
+        Predictions(("a", "b"), ("x",) * 20, groups, labels, 9.0 * np.eye(2)[labels])
+    ).overall
+    low = 20 / (20 + 1.05 * stats.t.ppf(0.975, 9) ** 2)
+    for name in ("accuracy", "balanced_accuracy"):
+        assert (overall[name].low, overall[name].high) == pytest.approx((low, 1), abs=1e-9)
+
+
 def test_f1_is_wilsons_of_the_jaccard_index() -> None:
     labels, called = np.array([1] * 20 + [0] * 20), np.array([1] * 15 + [0] * 5 + [1] * 4 + [0] * 16)
     result = evaluate_predictions(Predictions(("a", "b"), ("x",) * 40, None, labels, logits_of(2.0 * called - 1)))
@@ -699,6 +712,22 @@ def test_means_over_classes_add_up_their_parts() -> None:
     assert overall["npv_macro"].to_dict() == pytest.approx(found.to_dict())  # of two classes they are the same
 
 
+@pytest.mark.parametrize(
+    ("pull", "down", "up"),
+    [
+        ([0, 0, 1, -1], 0.05**2 + 0.1**2, 0.1**2 + 0.05**2),  # of other images: arms add as standard errors do
+        ([2, -2, 0, 0], 0.15**2, 0.15**2),  # of the same images
+        ([-3, 3, 0, 0], 0.05**2, 0.05**2),  # of the same images, to the other side
+        ([0, 0, 0, 0], 0.05**2 + 0.1**2, 0.1**2 + 0.05**2),  # no image shows an error
+    ],
+)
+def test_the_interval_of_a_mean_of_two_differences_by_hand(pull: list[float], down: float, up: float) -> None:
+    one = Part(0.2, 0.1, 0.4, np.array([1.0, -1, 0, 0]), 0.5)
+    two = Part(-0.1, -0.3, 0.0, np.array(pull, float), 0.5)
+    expected = 0.05 - down**0.5, 0.05 + up**0.5
+    assert mean_gap_interval([one, two], Units(np.arange(4))) == pytest.approx(expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 4])
 def test_every_mean_over_classes_spreads_as_resamples_do(classes: int) -> None:
@@ -715,6 +744,18 @@ def test_every_mean_over_classes_spreads_as_resamples_do(classes: int) -> None:
         found = overall[name]
         assert found.low is not None and found.high is not None
         assert (found.high - found.low) / (2 * 1.96) == pytest.approx(np.std(draws), rel=0.15), name
+
+
+@pytest.mark.parametrize("name", ["mcc", "cohen_kappa"])
+def test_of_balanced_classes_and_errors_both_correlations_stretch_the_accuracy(name: str) -> None:
+    """Ten of a hundred images are wrong, five of each class: either number is 2 x 0.9 - 1, and so is its interval,
+    with variance (1 - 0.8^2) / 100 (Bishop, Fienberg & Holland (1975), section 11.3), widened for few images."""
+    labels = np.arange(100) % 2
+    called = np.where(np.arange(100) < 10, 1 - labels, labels)
+    p = Predictions(("a", "b"), ("x",) * 100, None, labels, logits_of(2.0 * called - 1))
+    found, variance = evaluate_predictions(p).overall[name], 0.36 / 99 / (1 - 1 / 50) ** 2
+    low, high = wilson(0.9, 0.36 / variance, quantile(99))
+    assert (found.value, found.low, found.high) == pytest.approx((0.8, 2 * low - 1, 2 * high - 1))
 
 
 def test_the_influence_on_mcc_and_kappa_is_their_derivative() -> None:

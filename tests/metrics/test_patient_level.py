@@ -183,6 +183,9 @@ def test_a_handful_of_labelled_patients_says_nothing() -> None:
     level = patient_level(mixed, 20)
     assert level.mean is None
     assert level.reason == "only 3 of 32 patients have images of one class alone; the others have no label"
+    for first, known in (([0, 0, 0], 4), ([0, 0, 0, 1, 1, 1], 5)):  # five are enough
+        level = patient_level(replace(mixed, labels=np.append(first, labels[len(first) :])), 20)
+        assert level.labelled == known and (level.mean is None) == (known < 5)
     mixed = replace(mixed, labels=np.where(np.arange(len(p)) < 60, labels, 0))
     one = "all 12 patients with images of one class alone count as 'c0'; the others have no label"
     assert patient_level(mixed, 20).reason == one
@@ -242,6 +245,7 @@ def test_nothing_to_spread() -> None:
     assert per_patient(replace(patients_with([5, 5], [1, 0]), groups=None)) is None
     assert per_patient(patients_with([9], [2]))["reason"] == "there is one patient"  # type: ignore[index]
     assert per_patient(patients_with([1, 1, 1], [1, 0, 0]))["reason"] == "each patient has one image"  # type: ignore[index]
+    assert [per_patient(patients_with(n, [1, 0]))["spread"]["accuracy"]["n"] for n in ([5, 5], [5, 4])] == [2, 1]  # type: ignore[index]
     few = per_patient(patients_with([2, 3, 2], [0, 0, 0]))
     assert "fewer than two patients" in few["spread"]["accuracy"]["reason"] and few["worst"] == []
     many = per_patient(

@@ -17,7 +17,7 @@ from vitmed.core.errors import UsageError
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.grades import PreparedGrades
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.subgroups import EMPTY, TITLES, Strata, compared, strata, subgroups
+from vitmed.metrics.subgroups import EMPTY, TITLES, Strata, Stratum, _gap, compared, strata, subgroups
 
 
 def draw(
@@ -319,6 +319,17 @@ def test_sensitivity_is_compared_where_there_are_positives() -> None:
     assert told["site"]["gaps"]["specificity"]["value"] is not None
     alone = {s["name"]: s["overall"] for s in told["site"]["strata"]}
     assert alone["S"]["auroc"]["value"] is None and alone["S"]["specificity"]["value"] is not None
+
+
+def test_each_difference_of_three_groups_is_divided_by_its_own_error() -> None:
+    """The third group is small, so chance moves it most; a shuffle in which it has no number does not count."""
+    values = np.random.default_rng(0).normal(size=(3, 200)) * [[1], [1], [6]]
+    values[:, 0], values[2, 5] = (0, 2.5, 6), np.nan
+    gap = _gap("auroc", values, [Stratum(name=name, n=20) for name in "abc"])
+    apart = [np.abs(values[i] - values[k])[np.arange(200) != 5] for i, k in ((0, 1), (0, 2), (1, 2))]
+    furthest = np.max([pair / np.mean(pair**2) ** 0.5 for pair in apart], axis=0)
+    assert gap.by_chance == pytest.approx(np.mean(furthest >= furthest[0])) and 0.01 < gap.by_chance < 0.3
+    assert (gap.best, gap.worst, gap.value, gap.compared) == ("c", "a", 6, 3)
 
 
 def test_many_images_of_two_patients_do_not_show_a_gap() -> None:

@@ -5,6 +5,7 @@ every prediction of the checkpoint goes through it. Choosing takes scipy and sci
 Beside it stands `ReducedPrecision`: whether 16-bit floats change a decision.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, BLANK, NO, OOD_SCORE, SET, YES
 
 UNLIKE, SEVERAL, UNSURE = "unlike the training images", "classes are possible", "too unsure for the chosen risk"
+NEXT = re.compile("|".join(f"(?<={end}), " for end in (BLANK, UNLIKE, SEVERAL, UNSURE)))  # a finding may have a comma
 # fields of `evaluate` that change what is chosen
 CHOOSING = {*TITLES, "calibration", "prevalence", "coverage", "max_risk"} - {"default"}
 FASTER = 1.1  # than fp32, reduced precision at least; else it is not taken
@@ -373,7 +375,7 @@ def count_answers(predictions: Predictions) -> AnswerCounts | None:
     if not cells:
         return None
     answered, boot = np.array([cell == YES for cell in cells]), Bootstrap.of(predictions, 0)
-    reasons = [reason for cell in cells if cell != YES for reason in cell.removeprefix(NO).split(", ")]
+    reasons = [reason for cell in cells if cell != YES for reason in NEXT.split(cell.removeprefix(NO))]
     why = Counter(SEVERAL if reason.endswith(SEVERAL) else reason for reason in reasons)
     wrong = ~predictions.right
     return AnswerCounts(

@@ -252,7 +252,7 @@ def tango(plus: float, minus: float, n: float, z: float) -> tuple[float, float]:
     def end(side: int) -> float:
         """The score falls as the gap grows; at the estimate it is 0."""
         value, far = (plus - minus) / n, side * (1 - 1e-12)
-        if side * value >= abs(far) or -side * tango_score(far, plus, minus, n) < z:
+        if -side * tango_score(far, plus, minus, n) < z:
             return float(side)
         return float(brentq(lambda gap: tango_score(gap, plus, minus, n) + side * z, value, far, xtol=1e-14))
 

@@ -150,3 +150,9 @@ def test_what_cannot_be_known() -> None:
     assert grade_results(nobody, 100).rps.value is None and evaluate_grades(nobody, 100).n == 0
     for one in (found, numbers, grade_results(nobody, 100), evaluate_grades(nobody, 100)):
         json.dumps(one.to_dict(), allow_nan=False)
+
+
+def test_readers_who_always_give_the_other_grade_have_a_kappa_of_minus_one_without_an_interval() -> None:
+    first = np.arange(40) % 2
+    one, why = kappa_estimate(first, 1 - first, grade_costs(2, "squared"), Bootstrap(Units(np.arange(40)), 100))
+    assert (one.value, one.low, one.high) == (-1, None, None) and why

@@ -75,6 +75,11 @@ def test_a_cut_is_a_prediction_of_two_classes() -> None:
         assert own.specificity.value == pytest.approx((p.predicted < cut)[p.labels < cut].mean())
         by_probability = replace(two, decided=None)
         assert by_probability.predicted.tolist() == (two.probabilities[:, 1] >= 0.5).astype(int).tolist()
+        costed = replace(p, costs=grade_costs(5, "squared").tolist())  # the costs of five grades decide no cut
+        assert (
+            replace(predictions_at_cut(costed, cut), decided=None).predicted.tolist()
+            == by_probability.predicted.tolist()
+        )
 
 
 def test_a_grade_that_is_certain_keeps_its_cut() -> None:

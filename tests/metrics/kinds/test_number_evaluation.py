@@ -89,8 +89,11 @@ def test_the_interval_of_a_mean_is_students() -> None:
     p = draw(np.random.default_rng(2), 60)
     error = p.values - p.labels
     theirs = stats.ttest_1samp(error, 0).confidence_interval()
-    found = evaluate_number(p).overall["bias"]
+    overall = evaluate_number(p).overall
+    found = overall["bias"]
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), rel=0.02)
+    assert {overall[name].method for name in ("rmse", "crps", "log_score")} == {"jackknife-hall"}
+    assert {overall[name].method for name in ("bias", "mae", "r2", "ccc")} == {"jackknife"}
 
 
 @pytest.mark.slow
