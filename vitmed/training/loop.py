@@ -148,7 +148,7 @@ def optimiser_step(state: TrainState, lr: float, clip_norm: float | None) -> Ten
     for group in state.optimiser.param_groups:
         group["lr"] = lr * group["scale"]
     state.scaler.unscale_(state.optimiser)
-    norm = clip_gradients(state.model, clip_norm)
+    norm = whole(torch.nn.utils.clip_grad_norm_(state.model.parameters(), clip_norm or float("inf")))
     state.scaler.step(state.optimiser)
     state.scaler.update()
     state.optimiser.zero_grad(set_to_none=True)
@@ -264,8 +264,3 @@ class Gradients:
                 state.scaler.scale(loss * scale).backward()
                 total += loss.detach()
         return total
-
-
-def clip_gradients(model: nn.Module, most: float | None) -> Tensor:
-    """Scale the gradients to a norm of at most `most`; returns the norm before, ()."""
-    return whole(torch.nn.utils.clip_grad_norm_(model.parameters(), most or float("inf")))
