@@ -48,6 +48,11 @@ class RawImage:
     valid: np.ndarray | None = None  # (H, W), False for padding; None if there is none
     orientation: int = 1  # the EXIF tag
 
+    def seen(self) -> np.ndarray:
+        """The values without padding and wholly transparent pixels, which are hidden; all if none is left."""
+        mask = self.valid if self.alpha is None else self.alpha > 0
+        return self.values if mask is None or not mask.any() else self.values[mask]
+
 
 class TooLargeError(DataError):
     """An image of more pixels than vitmed decodes."""
