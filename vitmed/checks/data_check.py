@@ -464,4 +464,5 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     unknown = [make("patients_unknown", text, nobody, "error", NO_ID)] * bool(nobody and dicom)
     others = [problem for problem in checked.problems if not unknown or problem.code != "patients_unknown"]
     checked = replace(checked, problems=in_order([*others, *by_name, *unknown, *folder_problems(contents)]))
-    return checked, _content(root, checked, read, source, data.card)
+    how = {"window": chosen.window, "frame": data.frame}  # in which the images were seen
+    return checked, _content(root, checked, read, source, data.card) | how
