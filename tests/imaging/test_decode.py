@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from image_files import ORIENTATIONS, bomb, chunk, pixel, raw_png
 from PIL import Image, ImageFile
@@ -64,6 +65,14 @@ def test_a_transparent_grey_or_colour_value_is_black(tmp_path: Path) -> None:
     rgb = bytes([0, 1, 2, 3, 40, 50, 60]) * 2
     (tmp_path / "rgb.png").write_bytes(raw_png(2, 2, 8, 2, rgb, chunk(b"tRNS", struct.pack(">HHH", 1, 2, 3))))
     assert np.asarray(read_image(tmp_path / "rgb.png"))[0].tolist() == [[0, 0, 0], [40, 50, 60]]
+
+
+def test_grey_with_premultiplied_alpha(tmp_path: Path) -> None:
+    stored = np.array([[[10, 255], [25, 128], [0, 0]]], np.uint8)  # grey times opacity; opacity
+    tifffile.imwrite(tmp_path / "a.tif", stored, photometric="minisblack", extrasamples=["assocalpha"])
+    assert np.asarray(read_image(tmp_path / "a.tif", 1))[0].tolist() == [10, 25, 0]
+    assert np.asarray(read_image(tmp_path / "a.tif"))[0].tolist() == [[10] * 3, [25] * 3, [0] * 3]
+    assert np.asarray(read_image(tmp_path / "a.tif", 2))[0].tolist() == [[10, 255], [49, 128], [0, 0]]
 
 
 def test_few_bits_are_stretched_to_eight(tmp_path: Path) -> None:
