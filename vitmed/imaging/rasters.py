@@ -105,6 +105,8 @@ def read(path: Path, frame: int | None) -> RawImage | Image.Image:
                 refuse_large(path, *image.size, (index + 1) // 10)  # Pillow decodes all frames before it
                 image.seek(index)
             image.load()
+            if image.mode == "L" and head.startswith(PNG) and "transparency" in image.info:
+                image.info["transparency"] *= 255 // (2 ** head[24] - 1)  # as Pillow has done with the pixels
             if image.mode == "CMYK" and image.format in ("JPEG", "MPO") and "adobe" not in image.info:
                 # ITU-T T.872, 6.1: 0 is no ink, except after Adobe's marker, which Pillow assumes.
                 return ImageChops.invert(image)
