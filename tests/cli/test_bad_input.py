@@ -70,6 +70,17 @@ def test_folders_that_hold_no_classes_to_learn(refused: Callable[..., Answer], v
         refused(3, data, "'green'", part)
 
 
+def test_folders_of_other_files_name_their_types(refused: Callable[..., Answer], vitmed: RUN, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "nifti" / name).mkdir(parents=True)
+        (tmp_path / "nifti" / name / "x.nii.gz").write_bytes(b"x")
+    clean(
+        vitmed("plan", tmp_path / "nifti"), 3, "no image of a type that vitmed reads; the files are 2 .gz (no_classes)"
+    )
+    clean(vitmed("check", tmp_path / "nifti"), 3, "nifti: no image of a type that vitmed reads")
+    refused(3, tmp_path / "nifti", "class 'a' has no image", "add images of a type that vitmed reads")
+
+
 # --- files
 
 

@@ -7,13 +7,16 @@ import csv
 import errno
 import hashlib
 import html
+import io
 import json
 import os
+import re
 import shutil
 import socket
 import sqlite3
 import time
 import warnings
+from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 
@@ -687,6 +690,22 @@ def test_the_border_of_deep_images_is_seen_in_the_window_of_the_run(tmp_path: Pa
         records = scan(root, files, ImageCache(window=window))
         seen.append([float(record.numbers[0]) for record in records if record.numbers is not None])
     assert seen[0] == seen[3] and len({tuple(means) for means in seen}) == 3
+
+
+def test_the_page_shows_the_chosen_page_of_deep_images_in_their_window(tmp_path: Path) -> None:
+    values = np.linspace(1000, 3000, 400).reshape(20, 20)
+    for name in ("a", "b"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(2):
+            pages = [Image.fromarray((values + k).astype(np.uint16)) for k in (40_000 + i, i)]
+            pages[0].save(tmp_path / "data" / name / f"{i}.tif", save_all=True, append_images=pages[1:])
+    found = check(tmp_path / "data", output=tmp_path / "out", frame=1)
+    page = (found.folder / "data_report.html").read_text()
+    shown = re.findall(r'src="data:image/png;base64,([^"]+)" alt="a/0.tif"', page)
+    picture = np.asarray(Image.open(io.BytesIO(b64decode(shown[0]))).convert("L"))
+    low, high = found.content["window"]
+    assert 1000 < low < high < 3002
+    assert np.abs(picture - np.clip((values - low) / (high - low), 0, 1) * 255).max() <= 1
 
 
 def test_training_sees_the_border_of_deep_images_in_its_window(tmp_path: Path, no_figures: None, ui: Recorder) -> None:

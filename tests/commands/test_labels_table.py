@@ -296,4 +296,4 @@ def test_the_splits_of_findings_are_no_table_of_labels(tmp_path: Path) -> None:
     table.write_text("\n".join(["path,sha256,class,group,split", *rows]))
     with pytest.raises(DataError, match="names the findings of an image, not which") as error:
         train(data, output=tmp_path / "runs", labels=str(table))
-    assert error.value.fix == "name the table of labels that the run was trained on"
+    assert error.value.fix == "name the table of labels of the run; '|' joins findings: rename a class that has it"

@@ -247,7 +247,8 @@ def test_folders_that_are_no_data_set(tmp_path: Path) -> None:
 
 
 def test_classes_that_are_too_small_or_missing(tmp_path: Path) -> None:
-    assert "'b' has no image" in told(touch(tmp_path / "empty", {"a": 9, "b": 0}))
+    message = told(touch(tmp_path / "empty", {"a": 9, "b": 0}))
+    assert "'b' has no image" in message and "add images of a type that vitmed reads" in message
     message = told(touch(tmp_path / "single", {"a": 9, "b": 1}))
     assert "single/b" in message and "1 image" in message
     message = told(touch(tmp_path / "two", {"a": 9, "b": 2, "c": 1}))

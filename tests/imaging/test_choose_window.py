@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, once, recording
+from image_files import raw_png
 from PIL import Image
 
 from vitmed import evaluate, predict, train
@@ -21,6 +22,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import load_config
 from vitmed.imaging.choose_window import choose_window as choose
 from vitmed.imaging.decode import read_image
+from vitmed.imaging.file_record import examine
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 
@@ -269,6 +271,22 @@ def test_padding_is_left_out(tmp_path: Path) -> None:
     array[:4] = -2000
     low, _ = choose([write(tmp_path / "a.dcm", array, PixelPaddingValue=-2000)]).window  # type: ignore[misc]
     assert low >= RAMP[4:].min()
+
+
+def test_values_that_are_hidden_by_transparency_are_left_out(tmp_path: Path) -> None:
+    """Neither the window of a run nor what the data check sees depends on them."""
+    visible, windows, seen = np.arange(300, 3000, dtype=np.uint16).reshape(54, 50), set(), list[np.ndarray | None]()
+    alpha = np.full_like(visible, 65535)
+    alpha[:10] = 0
+    for hidden in (0, 1000, 65535):
+        stored = np.stack([np.where(alpha > 0, visible, hidden), alpha], axis=-1).astype(">u2")
+        file = tmp_path / f"{hidden}.png"
+        file.write_bytes(raw_png(50, 54, 16, 4, b"".join(b"\0" + row.tobytes() for row in stored)))
+        windows.add(choose([file]).window)
+        record = examine(file, "", None).record
+        seen.append(record and record.numbers)
+    assert windows == {tuple(np.percentile(visible[10:], (0.5, 99.5)).tolist())}
+    assert seen[0] is not None and np.array_equal(seen[0], seen[1]) and np.array_equal(seen[0], seen[2])
 
 
 def test_what_is_not_settled_reads_no_deep_image(tmp_path: Path) -> None:

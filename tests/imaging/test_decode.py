@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from image_files import ORIENTATIONS, bomb, chunk, pixel, raw_png
 from PIL import Image, ImageFile
@@ -61,9 +62,22 @@ def test_a_transparent_grey_or_colour_value_is_black(tmp_path: Path) -> None:
     grey = bytes([0, 9, 77]) * 2
     (tmp_path / "l.png").write_bytes(raw_png(2, 2, 8, 0, grey, chunk(b"tRNS", struct.pack(">H", 9))))
     assert np.asarray(read_image(tmp_path / "l.png"))[0, :, 0].tolist() == [0, 77]
+    for bits, row in ((2, 0b00011011), (4, 0x19)):
+        clear = chunk(b"tRNS", struct.pack(">H", 1))
+        (tmp_path / "few.png").write_bytes(raw_png(8 // bits, 1, bits, 0, bytes([0, row]), clear))
+        expected = [0, 0, 170, 255] if bits == 2 else [0, 9 * 17]  # 1 is transparent
+        assert np.asarray(read_image(tmp_path / "few.png"))[0, :, 0].tolist() == expected
     rgb = bytes([0, 1, 2, 3, 40, 50, 60]) * 2
     (tmp_path / "rgb.png").write_bytes(raw_png(2, 2, 8, 2, rgb, chunk(b"tRNS", struct.pack(">HHH", 1, 2, 3))))
     assert np.asarray(read_image(tmp_path / "rgb.png"))[0].tolist() == [[0, 0, 0], [40, 50, 60]]
+
+
+def test_grey_with_premultiplied_alpha(tmp_path: Path) -> None:
+    stored = np.array([[[10, 255], [25, 128], [0, 0]]], np.uint8)  # grey times opacity; opacity
+    tifffile.imwrite(tmp_path / "a.tif", stored, photometric="minisblack", extrasamples=["assocalpha"])
+    assert np.asarray(read_image(tmp_path / "a.tif", 1))[0].tolist() == [10, 25, 0]
+    assert np.asarray(read_image(tmp_path / "a.tif"))[0].tolist() == [[10] * 3, [25] * 3, [0] * 3]
+    assert np.asarray(read_image(tmp_path / "a.tif", 2))[0].tolist() == [[10, 255], [49, 128], [0, 0]]
 
 
 def test_few_bits_are_stretched_to_eight(tmp_path: Path) -> None:

@@ -197,6 +197,12 @@ def test_inversion_comes_last_and_padding_is_known(tmp_path: Path) -> None:
     found = deep(write(tmp_path / "r.dcm", array, PixelPaddingValue=63536, PixelPaddingRangeLimit=0))
     assert found.valid is not None and not found.valid.any()  # 0 is a limit too
     assert grey(tmp_path / "r.dcm", (0.0, 4032.0)).any()  # where all is said to be padding, none is
+    file = write(tmp_path / "s.dcm", np.where(array == 63536, -2000, array).astype(np.int16))
+    data = pydicom.dcmread(file)
+    data.add_new("PixelPaddingValue", "US", 63536)  # of signed values: -2000
+    data.save_as(file)
+    found = deep(file)
+    assert found.valid is not None and not found.valid[:2].any() and found.valid[2:].all()
     for tags in ({}, mono):  # it is black like the bars that make an image square, whatever its value
         shown = np.where(array == 63536, 0, 255 - plain if tags else plain)
         found = grey(write(tmp_path / "p.dcm", array, PixelPaddingValue=63536, **tags), (0.0, 4032.0))

@@ -14,7 +14,7 @@ from image_files import ORIENTATIONS, chunk, pixel, profile, raw_png
 from PIL import Image, ImageDraw, ImageFilter
 
 from vitmed.core.errors import DataError
-from vitmed.imaging import raw_image
+from vitmed.imaging import rasters, raw_image
 from vitmed.imaging.decode import decode, is_image, read_header, read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.imaging.raw_image import RawImage
@@ -410,6 +410,36 @@ def test_a_large_jpeg_is_decoded_as_pillow_does(tmp_path: Path) -> None:
     how = Preprocessing(32, 3, "pad", "half")
     with Image.open(tmp_path / "a.jpg") as image:
         assert np.array_equal(how.read(tmp_path / "a.jpg"), how.fit(image.convert("RGB")))
+
+
+@pytest.mark.parametrize("suffix", [".png", ".deep.png", ".jpg"])
+def test_a_file_that_ends_in_zeros_as_of_a_broken_copy_is_refused(tmp_path: Path, suffix: str) -> None:
+    """The decoders read many such files without an error; zeros behind a whole file are harmless."""
+    file, picture = tmp_path / f"a{suffix}", photograph(224, 224)
+    deep = np.asarray(picture.convert("L")).astype(np.uint16) * 200
+    (Image.fromarray(deep) if suffix == ".deep.png" else picture).save(file, quality=95)
+    whole, before = file.read_bytes(), read_image(file, window=(0.0, 65535.0)).tobytes()
+    file.write_bytes(whole + bytes(512))
+    assert read_image(file, window=(0.0, 65535.0)).tobytes() == before
+    for kept in np.linspace(0.3, 0.97, 10) * len(whole):
+        file.write_bytes(whole[: int(kept)] + bytes(len(whole) - int(kept)))
+        with pytest.raises(DataError, match=r"a\..*cannot be decoded"):
+            read_image(file, window=(0.0, 65535.0))
+
+
+def test_a_png_with_a_wrong_checksum_or_of_too_many_bytes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = raw_png(8, 6, 8, 0, bytes(9 * 6))
+    (tmp_path / "a.png").write_bytes(data)
+    read_image(tmp_path / "a.png")
+    at = data.index(b"IEND") - 8  # of the checksum of the pixels
+    (tmp_path / "a.png").write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    with pytest.raises(DataError, match=r"a\.png: cannot be decoded"):
+        read_image(tmp_path / "a.png")
+    monkeypatch.setattr(rasters, "BYTES", len(data) - 1)
+    with pytest.raises(DataError, match=rf"a\.png: a file of {len(data)} bytes, more than {len(data) - 1}, refused"):
+        read_image(tmp_path / "a.png")
 
 
 def test_a_jpeg_of_many_scans_is_refused(tmp_path: Path) -> None:

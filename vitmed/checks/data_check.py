@@ -131,6 +131,8 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
     names = {name for of_split in contents.folders.values() for name in of_split}
     labels = {place.label for place in contents.places if place.label is not None}
     several = contents.read is not None and bool(contents.read.bins)  # findings, or a number
+    loose = [path for path, place in zip(contents.files, contents.places, strict=True) if place.label is None]
+    types = ", ".join(f"{count:,} {suffix}" for suffix, count in list(contents.others.items())[:8])
     if contents.base:
         text = f"the images begin at {contents.base}, a folder within the folder"
         yield make("nested_root", text, [contents.base], "warning", f"point at {contents.base}")
@@ -147,7 +149,8 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
         text = f"{listed([f'{name}/' for name in contents.copies])} each hold folders of splits, or of classes again"
         yield make("no_classes", text, fix="sort the images into train/<class>/ and test/<class>/; or --labels TABLE")
     elif not labels:
-        yield make("no_classes", f"{counted(len(contents.files), 'image')} in no class folder")
+        unread = "no image of a type that vitmed reads" + f"; the files are {types}" * bool(types)
+        yield make("no_classes", f"{counted(len(loose), 'image')} in no class folder" if loose else unread)
     elif contents.read is None and len(names) > 1 and all(map(NO_CLASS.fullmatch, names)):
         text = f"the folders {listed([*map(repr, sorted(names))])} are named as parts of a data set, not as classes"
         yield make("no_classes", text, fix="rename them, or --labels TABLE")
@@ -172,7 +175,6 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
     originals = {stem: re.sub("(^|/)masks/", r"\1images/", MASK.sub("", stem)) for stem in stems}
     if masks := [stems[stem] for stem, of in originals.items() if of != stem and of in stems]:
         yield make("masks", f"{counted_doing(len(masks), 'image')} named as the mask of another", masks)
-    loose = [path for path, place in zip(contents.files, contents.places, strict=True) if place.label is None]
     if loose and labels:
         yield make("loose_images", f"{counted(len(loose), 'image')} in no class folder", loose)
     if contents.outside:
@@ -182,8 +184,7 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
     if contents.rubbish:
         text = f"{counted(len(contents.rubbish), 'file')} left behind by the operating system; vitmed ignores them"
         yield make("rubbish", text, contents.rubbish)
-    if contents.others:
-        types = ", ".join(f"{count:,} {suffix}" for suffix, count in list(contents.others.items())[:8])
+    if types:
         yield make("other_files", f"files that vitmed does not read as images: {types}")
 
 
@@ -415,8 +416,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         closed, reason = next(iter(contents.unreadable.items()))
         raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
     if not contents.every:
-        fix = import_fix(root) or "name a folder of images"
-        raise DataError(f"{root}: contains no image of a type that vitmed reads", fix)
+        raise DataError(f"{root}: no image of a type that vitmed reads", import_fix(root) or "name a folder of images")
     names: Sequence[str] = sorted({place.label for place in contents.places if place.label})
     if labels is not None:
         file = Path(labels)
@@ -464,4 +464,5 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     unknown = [make("patients_unknown", text, nobody, "error", NO_ID)] * bool(nobody and dicom)
     others = [problem for problem in checked.problems if not unknown or problem.code != "patients_unknown"]
     checked = replace(checked, problems=in_order([*others, *by_name, *unknown, *folder_problems(contents)]))
-    return checked, _content(root, checked, read, source, data.card)
+    how = {"window": chosen.window, "frame": data.frame}  # in which the images were seen
+    return checked, _content(root, checked, read, source, data.card) | how

@@ -99,7 +99,7 @@ def _is_of_run(table: Table, request: LabelRequest) -> bool:
         raise UsageError(f"{table.file}: the splits.csv of a run states one split, so it has no folds", fix)
     if request.kind == "findings" or any("|" in row[OF_RUN.index("class")] for row in table.rows):
         problem = f"{table.file}: the splits.csv of a run names the findings of an image, not which are not known"
-        raise DataError(problem, "name the table of labels that the run was trained on")
+        raise DataError(problem, "name the table of labels of the run; '|' joins findings: rename a class that has it")
     return True
 
 

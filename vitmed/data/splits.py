@@ -137,7 +137,7 @@ def _listed(config: DataConfig, ordinal: Sequence[str]) -> Splits:
             noun = "grade" if images.target.kind == "grades" else "class"
             where = "" if part == ALL else f" in the {part} split"
             problem = f"{_place(images, part, label)}: {noun} {images.classes[label]!r} has no image{where}"
-            raise DataError(problem, f"add images, or remove the {noun} everywhere")
+            raise DataError(problem, f"add images of a type that vitmed reads, or remove the {noun} everywhere")
     images = with_copies(images, {"test", "val"} <= set(images.samples) and not config.divided, config.cache)
     if images.target.kind == "findings":
         images = without_rarest(without_unlearnable(images, config), config)

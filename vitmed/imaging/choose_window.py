@@ -124,16 +124,15 @@ def _header_if_windowed(path: Path) -> ImageHeader | bool:
 
 
 def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Sequence[FileWindow], bool] | None:
-    """A reproducible sample of an image's values, without padding; the windows that the file stores; and whether low
-    values are white."""
+    """A reproducible sample of the values that can be seen; the windows that the file stores; and whether low values
+    are white."""
     try:
         raw = decode(path, frame)
     except DataError:
         return None
     if not isinstance(raw, RawImage):
         return None
-    masked = raw.valid is not None and raw.valid.any()
-    values = (raw.values[raw.valid] if masked else raw.values).reshape(-1)
+    values = raw.seen().reshape(-1)
     if values.size > VALUES:
         values = values[np.random.default_rng(values.size).integers(0, values.size, VALUES)]
     return values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32), raw.windows, raw.inverted

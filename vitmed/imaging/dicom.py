@@ -80,7 +80,9 @@ def read(path: Path, frame: int | None) -> RawImage | Image.Image:
         valid, padding = None, head.get("PixelPaddingValue")
         if padding is not None and padding != "":  # around the image (PS3.3, C.7.5.1.1.2)
             limit = head.get("PixelPaddingRangeLimit")
-            low, high = sorted((int(padding), int(padding if limit in (None, "") else limit)))
+            ends = int(padding), int(padding if limit in (None, "") else limit)
+            signed = array.dtype == np.int16  # whose padding some devices store as unsigned
+            low, high = sorted(end - 2**16 if signed and end >= 2**15 else end for end in ends)
             valid = (array < low) | (array > high)
         valid = None if valid is None or valid.all() else valid
         values = _modality(array, head, index)

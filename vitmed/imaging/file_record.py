@@ -196,8 +196,7 @@ def _finished(path: Path, begun: FileRecord, pixels: RawImage | Image.Image, aga
     """The record with what the pixels show; `again`: `pixels` is used again later, so it must not change."""
     header = begun.header or read_header(path)
     if isinstance(pixels, RawImage) and window is None:
-        shown = pixels.values if pixels.valid is None or not pixels.valid.any() else pixels.values[pixels.valid]
-        low, high = (float(value) for value in np.percentile(shown, (0.5, 99.5)))
+        low, high = (float(value) for value in np.percentile(pixels.seen(), (0.5, 99.5)))
         window = low, high
     image = to_8_bit(path, pixels.copy() if again and isinstance(pixels, Image.Image) else pixels, window=window)
     small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=4))  # (32, 32, 3)

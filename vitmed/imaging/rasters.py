@@ -11,12 +11,13 @@ from PIL import Image, ImageChops, TiffImagePlugin, UnidentifiedImageError
 
 from vitmed.core.errors import DataError
 from vitmed.core.process import SharedContext, changed
-from vitmed.imaging.raw_image import MODES, ImageHeader, RawImage, pick_frame, refuse_large
+from vitmed.imaging.raw_image import BYTES, MODES, ImageHeader, RawImage, pick_frame, refuse_large
 
 # Only these: Pillow would pass a PostScript file with any suffix to an external program.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "JPEG2000")
 NUMPY = b"\x93NUMPY"
 PNG = b"\x89PNG\r\n\x1a\n"
+JPEG, SCAN = b"\xff\xd8", b"\xff\xda"  # how the file and a scan of it begin
 TIFF = (b"II*\x00", b"MM\x00*", b"II+\x00")
 HEAD = 2**22  # bytes within which the codestream of a JPEG 2000 file begins
 SCANS = 200  # most scans of a JPEG; each decodes the whole image
@@ -84,6 +85,10 @@ def read(path: Path, frame: int | None) -> RawImage | Image.Image:
             return RawImage(shown.astype(shown.dtype.newbyteorder("="), copy=False), 8 * shown.dtype.itemsize)
         if head.startswith(TIFF):
             return _read_tiff(path, stream, frame)
+        if head.startswith((PNG, JPEG)) and (size := path.stat().st_size) > BYTES:  # it is read as a whole
+            raise DataError(f"{path}: a file of {size:,} bytes, more than {BYTES:,}, refused", "save it again")
+        if head.startswith(PNG):  # decoding ignores the checksums of the pixels
+            Image.open(stream, formats=FORMATS).verify()
         with Image.open(stream, formats=FORMATS) as image:
             refuse_large(path, *image.size, pixel_bytes=1 if image.mode in ("1", "L", "P") else 4)
             frames, bits, codestream = _frames_and_bits(image, stream, head)
@@ -91,16 +96,17 @@ def read(path: Path, frame: int | None) -> RawImage | Image.Image:
             if bits > 8:
                 return _read_deep(path, image, head, codestream, index)
             if image.format in ("JPEG", "MPO"):
-                at = stream.tell()
-                stream.seek(0)
-                scans = sum(block.count(b"\xff\xda") for block in iter(lambda: stream.read(2**20), b""))
-                stream.seek(at)
-                if scans > SCANS:
+                data = path.read_bytes()
+                if (scans := data.count(SCAN)) > SCANS:
                     raise DataError(f"{path}: a JPEG of {scans:,} scans, more than {SCANS}, refused", "save it again")
+                if data.endswith(bytes(64)) and data.rfind(b"\xff\xd9") < data.rfind(SCAN):  # decoded as grey
+                    raise DataError(f"{path}: cannot be decoded (its end is zeros)", "copy it again, or remove it")
             elif index:
                 refuse_large(path, *image.size, (index + 1) // 10)  # Pillow decodes all frames before it
                 image.seek(index)
             image.load()
+            if image.mode == "L" and head.startswith(PNG) and "transparency" in image.info:
+                image.info["transparency"] *= 255 // (2 ** head[24] - 1)  # as Pillow has done with the pixels
             if image.mode == "CMYK" and image.format in ("JPEG", "MPO") and "adobe" not in image.info:
                 # ITU-T T.872, 6.1: 0 is no ink, except after Adobe's marker, which Pillow assumes.
                 return ImageChops.invert(image)
@@ -293,7 +299,7 @@ def _open_array(path: Path) -> tuple[np.ndarray, tuple[int, ...]]:
 
 def read_stream(data: bytes) -> Stream | None:
     """Size and depth of a stream, or None if there is none."""
-    if data[:2] == b"\xff\xd8":
+    if data[:2] == JPEG:
         at = 2
         while at + 9 < len(data) and data[at] == 0xFF:
             marker = data[at + 1]

@@ -48,6 +48,11 @@ class RawImage:
     valid: np.ndarray | None = None  # (H, W), False for padding; None if there is none
     orientation: int = 1  # the EXIF tag
 
+    def seen(self) -> np.ndarray:
+        """The values without padding and wholly transparent pixels, which are hidden; all if none is left."""
+        mask = self.valid if self.alpha is None else self.alpha > 0
+        return self.values if mask is None or not mask.any() else self.values[mask]
+
 
 class TooLargeError(DataError):
     """An image of more pixels than vitmed decodes."""
@@ -79,6 +84,8 @@ def to_mode(image: Image.Image, channels: int) -> Image.Image:
     """Any 8-bit Pillow image as L, LA, RGB or RGBA: upright, in sRGB, transparency on black; grey by ITU-R 601 luma."""
     ImageOps.exif_transpose(image, in_place=True)
     profile = image.info.get("icc_profile")
+    if image.mode == "La":  # premultiplied, which Pillow converts only to LA
+        image = image.convert("LA")
     if image.mode == "P":
         image = image.convert("RGBA" if image.has_transparency_data else "RGB")
     if profile and image.mode in ("RGB", "RGBA", "CMYK") and (change := _transform(profile, image.mode)) is not None:
@@ -92,7 +99,7 @@ def to_mode(image: Image.Image, channels: int) -> Image.Image:
         transparent, image = image.convert("RGBA"), Image.new("RGB", image.size)  # black
         image.paste(transparent, mask=transparent)
     if image.mode not in ("L", "RGB"):
-        image = image.convert("L" if image.mode in ("1", "LA", "La") else "RGB")
+        image = image.convert("L" if image.mode in ("1", "LA") else "RGB")
     return image if image.mode == MODES[channels] else image.convert(MODES[channels])
 
 

@@ -55,7 +55,7 @@ def write_data_report(folder: Path, root: Path, checked: Found, content: Mapping
     for path in (path for strip in strips.values() for _, paths in strip for path in paths):
         stream = io.BytesIO()
         with contextlib.suppress(DataError):
-            image = read_image(root / path)
+            image = read_image(root / path, frame=content["frame"], window=content["window"])
             image.thumbnail((SIDE, SIDE))
             image.save(stream, format="PNG")  # without the metadata of the file
         pictures[path] = data_uri(stream.getvalue()) if stream.tell() else ""
