@@ -248,11 +248,16 @@ def test_a_look_names_what_differs(tmp_path: Path) -> None:
     assert seen[str(tmp_path / "b")] == "No such file or directory" and {"vitmed", "torch", "Python"} <= seen.keys()
     assert (tmp_path / "new").is_file()
     assert look([], str(tmp_path / "no" / "new")).keys() == {"vitmed", "torch", "Python"}  # the command finds none
+    monkeypatch.setattr(cluster.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
 
 
 class Fake(RayCluster):
     """A cluster whose nodes are functions, or None where one is silent."""
 
+        monkeypatch.setattr(cluster, "CONNECT", 0.1)
+        monkeypatch.setattr(cluster.os, "getloadavg", lambda: (1e3, 0.0, 0.0))
+        with pytest.raises(UsageError, match=r"no answer within 0\.5 s\nFix: .*a machine is busy"):
+            RayCluster(f"127.0.0.1:{port}")
     busy, bundle = False, None
 
     def __init__(self, strict: bool = False, **looks: Any) -> None:
