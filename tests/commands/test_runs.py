@@ -86,6 +86,7 @@ def test_a_damaged_file_is_named_and_the_others_are_listed(place: Path) -> None:
         ("metrics.jsonl", b"\xff\xfe"),
         ("test/metrics.json", b'{"n": 1'),
         ("test/metrics.json", b"[]"),
+        ("test/metrics.json", b'{"overall": {}}'),
         ("folds.json", b"{}"),
     ]
     for i, (file, content) in enumerate(damages):

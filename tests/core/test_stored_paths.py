@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import BARE, TINY_SETS, draw_splits
+from conftest import BARE, TINY_SETS, draw_splits, python
 
 from vitmed import evaluate, plan, train
 from vitmed.core import run_folder
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.load_config import load_config
-from vitmed.core.run_folder import find_path, project_path, store_path
+from vitmed.core.places import data_folder
+from vitmed.core.run_folder import find_path, notes, project_path, store_path
 from vitmed.inference.checkpoint import load_checkpoint
 
 
@@ -76,6 +77,7 @@ def test_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(run_folder, "_NOTES", {})
     assert find_path(stored, tmp_path) == far  # by the note; the run may have moved
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "another machine"))
+    monkeypatch.setattr(run_folder, "_NOTES", {})
     assert find_path(stored, run) == run / stored and not find_path(stored, run).exists()
 
 
@@ -123,6 +125,8 @@ def test_a_run_on_data_elsewhere_names_no_private_folder(tmp_path: Path, monkeyp
     with pytest.raises(DataError, match=r"cells, the data folder of .*, was outside the project") as error:
         load_checkpoint(moved).data_root()
     assert "--data" in error.value.fix
+    with pytest.raises(DataError, match=r"resume where it began, or copy places/ of .*another machine"):
+        data_folder(load_config(moved / "config.yaml").data.root)
 
 
 def test_a_run_folder_that_was_copied_is_repeated_with_its_places_named(tmp_path: Path, no_figures: None) -> None:
@@ -156,3 +160,22 @@ def test_a_note_that_another_process_is_writing_is_no_mark(tmp_path: Path, monke
     stored = store_path(data, run)
     monkeypatch.setattr(run_folder, "_NOTES", {})
     assert find_path(stored, run) == data and ".part" not in stored
+
+
+def test_a_job_with_another_cache_folder_knows_the_places_of_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on another machine: it finds what the command stored, stores the same mark, and gets no other note."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(run_folder, "_NOTES", {})
+    far, run = tmp_path / "secret" / "cells", tmp_path / "a" / "run"
+    store_path(tmp_path / "secret" / "others", run)
+    monkeypatch.setattr(run_folder, "_NOTES", {})
+    stored = store_path(far, run)
+    code = f"from vitmed.core.run_folder import *; print(store_path({str(far)!r}, {str(run)!r}))"
+    code += f"; print(find_path({stored!r}, Path({str(run)!r})))"
+    for name, value in {"VITMED_CACHE": str(tmp_path / "another machine"), **notes()}.items():
+        monkeypatch.setenv(name, value)
+    assert python("-c", code).stdout.split() == [stored, str(far)]
+    assert str(far) in "".join(notes().values()) and "others" not in "".join(notes().values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from conftest import BARE, TINY_SETS, draw_classes, draw_pairs, python, recording
 
 from vitmed import cross_validate, merge, predict_shard, probe, train, tune
@@ -117,13 +119,33 @@ def cluster_model(path: Path) -> Any:
     return open_model(path)
 
 
+class Machines(ThreadPoolExecutor):
+    """Gives each process of a job a cache folder of its own, as on another machine."""
+
+    cache: Path
+
+    def submit(self, function: Any, /, *call: Any, **named: Any) -> Future[Any]:
+        process, (words, log, environment, stop), folder = call
+        own = {"VITMED_CACHE": f"{self.cache / log.stem}"}
+        return super().submit(function, process, (words, log, {**environment, **own}, stop), folder)
+
+
 @pytest.mark.slow
-def test_folds_of_an_executor_are_those_of_processes_here(tmp_path: Path) -> None:
-    data = draw_pairs(tmp_path / "data", 24)
-    settings = {**BARE, "epochs": 1, "folds": 2, "sets": TINY_SETS, "output": tmp_path, "group_regex": r"(p\d+)_"}
+def test_folds_of_other_machines_are_those_of_processes_here(tmp_path: Path) -> None:
+    """Also of data outside the project, whose place each fold stores as a mark."""
+    data, output = draw_pairs(tmp_path / "secret" / "data", 24), tmp_path / "a" / "b" / "c" / "runs"
+    settings = {**BARE, "epochs": 1, "folds": 2, "sets": TINY_SETS, "output": output, "group_regex": r"(p\d+)_"}
     here = cross_validate(data, name="here", **settings)
-    with ThreadPoolExecutor(2) as executor:
+    with Machines(2) as executor:
+        executor.cache = tmp_path / "caches"
         there = cross_validate(data, name="there", on=executor, parallel=2, **settings)
+    roots = {yaml.safe_load((there.folder / f"fold-{k}" / "config.yaml").read_text())["data"]["root"] for k in (1, 2)}
+    assert len(roots) == 1 and roots.pop().startswith("elsewhere-")
+    for part in ("fold-2/test", "test", "ensemble"):  # as of a fold that was killed before its test
+        shutil.rmtree(there.folder / part)
+    with Machines(2) as executor:
+        executor.cache = tmp_path / "new caches"
+        there = cross_validate(resume=there.folder, on=executor, parallel=2)
     tables = [(result.folder / "test" / "predictions.csv").read_bytes() for result in (here, there)]
     assert tables[0] == tables[1] and (there.folder / "fold-2.log").is_file()
 
@@ -226,10 +248,15 @@ def test_something_else_at_the_address_is_an_error_that_names_the_causes(monkeyp
     monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(cluster, "DRIVER", "import time; time.sleep(60)")  # also where Ray is not installed
     monkeypatch.setattr(cluster, "CONNECT", 1.0)
+    monkeypatch.setattr(cluster.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     monkeypatch.setattr(cluster, "END", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(UsageError, match=r"no answer within 1 s\nFix: .*Ray and the Python .* token"):
+            RayCluster(f"127.0.0.1:{port}")
+        monkeypatch.setattr(cluster, "CONNECT", 0.1)
+        monkeypatch.setattr(cluster.os, "getloadavg", lambda: (1e3, 0.0, 0.0))
+        with pytest.raises(UsageError, match=r"no answer within 0\.5 s\nFix: .*a machine is busy"):
             RayCluster(f"127.0.0.1:{port}")
 
 

@@ -17,7 +17,7 @@ from vitmed.core.config import RunConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import free_name, is_empty, is_stream, probe
 from vitmed.core.load_config import load_config, read_config, read_overrides
-from vitmed.core.run_folder import RunFolder, address_of, is_remote, place_of
+from vitmed.core.run_folder import RunFolder, address_of, cache_folder, is_elsewhere, is_remote, place_of
 from vitmed.core.text import lines_of, quoted
 from vitmed.core.upgrade import READER
 
@@ -137,8 +137,7 @@ def check_inputs(options: dict[str, Any], kind: Any) -> None:
     """
     if "resume" in options:
         if not Path(options["resume"]).exists():
-            fix = "name the run folder of an interrupted run"
-            raise CheckpointError(f"{options['resume']}: no such run folder", fix)
+            raise CheckpointError(f"{options['resume']}: no such run folder", "name the folder of an interrupted run")
     elif kind is not None:
         given = {"data.root": options.get("data")}
         known = flags_of(kind)
@@ -182,7 +181,10 @@ def data_folder(root: str | Path | None) -> Path:
     refuse_archive(folder)
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "no such folder"
-        raise DataError(f"{folder}: {what}", "name a folder that holds a folder of images per class, or put it back")
+        fix = "name a folder that holds a folder of images per class, or put it back"
+        if is_elsewhere(folder):
+            fix = f"resume where it began, or copy places/ of the cache folder there into that here, {cache_folder()}"
+        raise DataError(f"{folder}: {what}", fix)
     return folder
 
 

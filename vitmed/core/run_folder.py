@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import json
 import os
 import platform
 import posixpath
@@ -209,7 +210,8 @@ UP = 3  # folders from a run up to its project: project/runs/folds/fold-1
 PRIVATE = ("home", "users", "root")  # folders that hold folders named after a person
 NOWHERE = f"elsewhere-{'0' * 12}/images"  # of a data folder that is not named: no note has this mark
 _MARK = re.compile(r"elsewhere-([0-9a-f]{12})/.+")
-_NOTES: dict[str, str] = {}  # mark -> path, for a cache folder that cannot be written
+NOTES = "VITMED_PLACES"  # the variable in which a command hands its notes to the processes of its jobs
+_NOTES: dict[str, str] = json.loads(os.environ.get(NOTES, "{}"))  # mark -> path, of what this process stored or found
 
 
 def cache_folder() -> Path:
@@ -247,21 +249,19 @@ def address_of(place: Path) -> str | None:
 
 
 def store_path(path: str | Path, folder: str | Path) -> str:
-    """How a file in `folder` names `path`: relative within a project, else `elsewhere-<mark>/<name>`.
-
-    An address, and the copy of one, is named by the address.
-    """
+    """How a file in `folder` names `path`: relative within a project, else `elsewhere-<mark>/<name>`. An address, and
+    the copy of one, is named by the address."""
     if address := address_of(place_of(path) if is_remote(path) else Path(path)):
         return address
     for way in (Path.absolute, Path.resolve):  # unresolved first: a link in the project belongs to the project
         place = way(Path(path))
         if (near := project_path(os.path.normpath(place), os.path.normpath(way(Path(folder))))) is not None:
             return near
-    notes = cache_folder() / "places"
+    notes, known = cache_folder() / "places", dict(_NOTES)
     with contextlib.suppress(OSError):
         whole = (file for file in notes.iterdir() if not file.name.startswith("."))  # not what another process writes
-        _NOTES.update({file.name: os.fsdecode(file.read_bytes()) for file in whole})
-    mark = next((mark for mark, noted in _NOTES.items() if noted == str(place)), None) or secrets.token_hex(6)
+        known |= {file.name: os.fsdecode(file.read_bytes()) for file in whole}
+    mark = next((mark for mark, noted in known.items() if noted == str(place)), None) or secrets.token_hex(6)
     _NOTES[mark] = str(place)
     with contextlib.suppress(OSError, UsageError):
         notes.mkdir(parents=True, exist_ok=True)
@@ -270,19 +270,21 @@ def store_path(path: str | Path, folder: str | Path) -> str:
 
 
 def find_path(stored: str, folder: Path) -> Path:
-    """The path that `store_path` named, from a file in `folder`; it may not exist.
-
-    Without a note on this machine for a path elsewhere, a path below `folder` that does not exist.
-    """
+    """The path that `store_path` named, from a file in `folder`; it may not exist. Without a note on this machine for a
+    path elsewhere, a path below `folder` that does not exist."""
     if is_remote(stored):
         return place_of(stored)
     if mark := _MARK.fullmatch(stored):
-        noted = _NOTES.get(mark[1])
         with contextlib.suppress(OSError):
-            noted = os.fsdecode((cache_folder() / "places" / mark[1]).read_bytes())
-        return Path(noted or folder / stored)
+            _NOTES[mark[1]] = os.fsdecode((cache_folder() / "places" / mark[1]).read_bytes())
+        return Path(_NOTES.get(mark[1]) or folder / stored)
     here, there = (Path(os.path.normpath(base / stored)) for base in (folder, folder.resolve()))
     return there if there.exists() and not here.exists() else here
+
+
+def notes() -> dict[str, str]:
+    """The variable for the process of a job, whose cache folder may be another: it then stores the same marks."""
+    return {NOTES: json.dumps(_NOTES)}
 
 
 def is_elsewhere(path: Path) -> bool:

@@ -22,6 +22,7 @@ MUCH = 0.05  # vitmed reports a larger share of saturated pixels
 LOST, BURNT = 0.8, 0.5  # and warns of a larger one, or of so many white ones; the air around a patient becomes black
 EMPTY = 0.99  # and of a larger one in the window of a model, whose images may have been as dark
 FLAT = 16  # times the range of an image in a window: so much wider, it leaves hardly any contrast
+FAINT = 8  # and of one bit depth in the window of several: fewer than 32 of its 256 grey levels are left
 SOME = 8  # images that show whether a window that was asked for fits
 EIGHT_BIT = (".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp")  # formats that cannot hold more than 8 bits here
 
@@ -36,26 +37,22 @@ class ChosenWindow:
 
 
 def choose_window(
-    paths: Sequence[Path],
-    setting: str | Sequence[float] | None = "auto",
-    frame: int | None = None,
+    paths: Sequence[Path], setting: str | Sequence[float] | None = "auto", frame: int | None = None
 ) -> ChosenWindow:
     """Resolve `auto` and `percentiles` (`data.window`) to the window that the training images need.
 
     `auto` is None if no image needs a window, "dicom" if every image is a DICOM file that stores one, else the
-    percentiles. Unreadable files are skipped here; the data check reports them. Raises UsageError if a package that
-    reads such files is not installed.
+    percentiles. Unreadable files are left to the data check. Raises UsageError if a package that reads some is missing.
     """
     if setting is None:
         return ChosenWindow(None)
-    headers, eight_bit = dict[Path, ImageHeader](), 0
+    looked = dict[Path, ImageHeader | bool]()
     with bar("looking at training images") as advance:
         for done, path in enumerate(paths, 1):
-            if isinstance(header := _header_if_windowed(path), ImageHeader):
-                headers[path] = header
-            else:
-                eight_bit += header
+            looked[path] = _header_if_windowed(path)
             advance(done, len(paths))
+    headers = {path: header for path, header in looked.items() if isinstance(header, ImageHeader)}
+    eight_bit = sum(header is True for header in looked.values())
     if not headers:
         idle = "no training image has more than 8 bits: --window has no effect"
         return ChosenWindow(None, [], [idle] * (setting != "auto"))
@@ -94,6 +91,10 @@ def choose_window(
             lost = [of + text for text in _saturation(parted, LOST, BURNT)]
             warnings += lost
             outside += [] if lost else [of + text for text in _saturation(parted)]
+    wide = [np.ptp(np.percentile(values, (LOW, HIGH))) for values, *_ in parts if len(bits) > 1 and len(values)]
+    if faint := sum(width < (limits[1] - limits[0]) / FAINT for width in wide):
+        shown = f"{faint:,} of {len(parts):,} images fill less than 1/{FAINT} of the window, which all bit depths share"
+        warnings.append(f"{shown}: they become almost uniform. Convert all to one bit depth before you train")
     return ChosenWindow(limits, [f"{kind}: {limits_text(limits)}, {how}", *outside], warnings)
 
 

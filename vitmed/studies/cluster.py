@@ -209,13 +209,16 @@ class RayCluster(Executor):
         command = [sys.executable, "-c", DRIVER, address]  # in a session of its own: Ctrl-C is for this process
         self.driver: Any = subprocess.Popen(command, env=variables, start_new_session=True, **pipes)
         threading.Thread(target=self._read, daemon=True).start()
+        load = os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else 0.0
+        patience = CONNECT * min(max(load, 1.0), 5.0)  # longer on a busy machine, where `import ray` alone takes 7 s
         try:
-            self._use(ready.result(CONNECT))
+            self._use(ready.result(patience))
         except (TooLate, VitmedError) as error:
             self.shutdown()
-            why = error.problem if isinstance(error, VitmedError) else f"no answer within {CONNECT:.0f} s"
+            why = error.problem if isinstance(error, VitmedError) else f"no answer within {patience:g} s"
             problem = f"--on {self.name}: something answers there, but this process cannot join it: {why[:300]}"
             fix = "use the Ray and the Python of the cluster, on one of its machines, and its token if it has one"
+            fix += "; if that is right, a machine is busy: try again later" * isinstance(error, TooLate)
             raise UsageError(problem, fix) from None
 
     def _use(self, nodes: list[Node]) -> None:

@@ -253,6 +253,8 @@ def _heads(run: RunFolder, split: str) -> list[Head]:
                 head = Head.model_validate_json(file.read_bytes())
                 flow = head.flow or {}
                 upgrade.check_version("judged" in flow)
+                if (name := TARGETS[head.target.kind].headline[0]) not in head.overall:
+                    raise ValueError(f"overall.{name} is missing")
                 images = flow.get("evaluated") or {"split": split}
                 heads += [head] * (images.get("split") == split or images.get("folds") is not None)
     return heads

@@ -30,10 +30,10 @@ import vitmed
 from vitmed.core import errors
 from vitmed.core.config import FLAGS, Config
 from vitmed.core.files import make_folder, read_json_lines
-from vitmed.core.load_config import load_config, read_overrides
+from vitmed.core.load_config import load_config, read_overrides, store_paths
 from vitmed.core.messages import Logged, Once, bar, listener, listening, say, show, warn, wrapped
 from vitmed.core.process import DRIVER, cores
-from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running, run_lock
+from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running, notes, run_lock
 from vitmed.core.text import counted_doing, quoted
 from vitmed.data.image_cache import ImageCache, hash_files
 from vitmed.data.splits import make_splits
@@ -68,8 +68,7 @@ class Job:
 
     def done(self, folder: RunFolder) -> RunFolder | None:
         """Find its finished and evaluated run; None where there is none yet."""
-        there = self.attempts(folder)
-        return next((place for place in there if (place.path / self.split / PREDICTIONS).is_file()), None)
+        return next((run for run in self.attempts(folder) if (run.path / self.split / PREDICTIONS).is_file()), None)
 
     def start(self, folder: RunFolder) -> dict[str, Any]:
         """Return the keywords of `vitmed.train` that begin it, or continue it from its last.pt."""
@@ -129,6 +128,7 @@ def conduct(study: Study[Result]) -> Result:
         jobs = study.jobs()
         try:
             if places.executor is not None:
+                store_paths(study.settings, study.folder.path / "run")  # so that this process can read what they store
                 files = cluster.files_of(study.settings)
                 cluster.prepare(places.executor, files, study.folder.path, places.runs, places.devices)
             with workers(study.folder, places) as executor:
@@ -298,7 +298,7 @@ class _Processes(Executor):
         begun = next((place for place in reversed(before) if place.last.is_file()), None)
         records = [] if begun is None else read_json_lines(begun.metrics)
         seen = max((record["epoch"] for record in records), default=0)
-        environment = {"OMP_NUM_THREADS": f"{self.threads}"} if self.here else {}
+        environment = notes() | ({"OMP_NUM_THREADS": f"{self.threads}"} if self.here else {})
         if 1 < len(self.gpus) >= self.devices:
             mine = [self.gpus[(slot * self.devices + k) % len(self.gpus)] for k in range(self.devices)]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
@@ -412,6 +412,7 @@ def train_on_nodes(on: str, devices: int, options: Mapping[str, Any], words: Seq
         address, port = cluster.result_of(cluster.submit(place, free_port))
         shared = {"MASTER_ADDR": address, "MASTER_PORT": f"{port}", "WORLD_SIZE": f"{devices}", "LOCAL_RANK": "0"}
         shared |= {"LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": f"{devices}", "OMP_NUM_THREADS": f"{place.cpus}"}
+        shared |= notes()
         logs = [output / f"{name}-rank-{rank}.log" for rank in range(devices)]
         say(f"{devices} processes on {place.name}; see {output / name}-rank-*.log")
         stop, running = output / f".{name}.stop", list[Future[Any]]()
@@ -432,8 +433,9 @@ def files_of(options: Mapping[str, Any]) -> list[Path]:
         moved = None if options.get("data") is None else {"data.root": options["data"]}
         return [run.last, *cluster.files_of(load_config(run.config, moved))]
     given = {"data": None, "config": None, "sets": ()} | {k: v for k, v in options.items() if k in (*FLAGS, *PLAIN)}
-    config = [] if given["config"] is None else [Path(given["config"])]
-    return [*filter(Path.is_file, config), *cluster.files_of(settings_of(given, "train"))]
+    settings = settings_of(given, "train")
+    store_paths(settings, Path(options.get("output") or "runs", "run"))
+    return [*filter(Path.is_file, [Path(given["config"] or ".")]), *cluster.files_of(settings)]
 
 
 def _followed(running: Sequence[Future[Any]], log: Path, stop: Path) -> tuple[list[int], bool]:
