@@ -138,9 +138,10 @@ def test_no_run_and_no_image_to_be_found(
         ("image.png", "none.pt", r"none\.pt"),
         ([], trained.best, "no image is named"),
         ([tmp_path], trained.best, "no images in this folder"),
+        ([trained.best.parent], trained.best, "is a run, expected images"),  # its figures are images, too
         (["x*.png"], trained.best, "no file matches"),
     ):
-        with pytest.raises((CheckpointError, DataError), match=told):
+        with pytest.raises((CheckpointError, DataError, UsageError), match=told):
             predict(names, checkpoint=file)
 
 
