@@ -97,7 +97,7 @@ def answer(instance):
     told = "".join(c if c.isprintable() else "?" for c in told)  # it may quote the image, and Orthanc takes no NUL
     if status in REFUSED:
         return f"refused {status}: {told}"
-    raise (Away if status < 500 else RuntimeError)(f"vitmed answers {status}: {told}")
+    raise (Away if status < 500 and status != 408 else RuntimeError)(f"vitmed answers {status}: {told}")
 
 
 def work_off(instance):

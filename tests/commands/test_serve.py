@@ -144,6 +144,7 @@ def test_ready_is_the_answer_that_training_stored(
         assert sum(answer["probabilities"].values()) == pytest.approx(1, abs=1e-6)
         # A model without a policy answers and says so.
         assert ("holds no decision policy" in page) == (card["policy"] is None) == (policy is None)
+        assert ("it answers every image that has content" in page) == (policy is None)
         assert ((answer["prediction_set"] is None) and (answer["ood_score"] is None)) == (policy is None)
         assert answer["answered"] or policy is not None
 

@@ -23,6 +23,7 @@ from vitmed.deploy import export
 from vitmed.deploy.export import lacks
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.sizes import resolved
+from vitmed.studies.one_run import TrainResult
 
 timm = pytest.importorskip("timm")
 FILES = {"README.md", "config.json", "model.safetensors"}
@@ -62,6 +63,26 @@ def test_the_program_of_the_card_gives_the_probabilities_of_predict(
     np.testing.assert_allclose(found["logits"].numpy(), ours.logits, atol=1e-5)
     np.testing.assert_allclose(found["probabilities"].numpy(), ours.probabilities, atol=1e-5)
     assert np.abs(ours.probabilities - np.exp(ours.logits) / np.exp(ours.logits).sum()).max() > 0.05  # calibrated
+
+
+def test_the_program_of_the_card_refuses_what_only_vitmed_windows(
+    for_timm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Converted by Pillow, all values above 255 would be white."""
+    for dtype, name in ((np.uint16, "deep.png"), (np.int32, "deep.tif"), (np.float32, "float.tif")):
+        Image.fromarray(np.full((20, 20), 300, dtype)).save(tmp_path / name)
+        monkeypatch.chdir(for_timm.parent)
+        code = program_of(for_timm / "README.md").replace("image.png", str(tmp_path / name))
+        with pytest.raises(AssertionError, match="more than 8 bits: vitmed reads such an image"):
+            exec(code, {})
+
+
+def test_transformers_is_told_that_findings_do_not_exclude_one_another(findings: TrainResult, for_timm: Path) -> None:
+    """Without it, its `pipeline` gives probabilities that add up to 1."""
+    saved = load_checkpoint(findings.folder)
+    stated = export.described(saved, resolved(saved.config.model).model_dump())
+    assert stated["problem_type"] == "multi_label_classification"
+    assert "problem_type" not in json.loads((for_timm / "config.json").read_text())
 
 
 @pytest.mark.slow

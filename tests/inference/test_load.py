@@ -64,6 +64,15 @@ def test_a_deep_picture_is_not_cut_at_255(model: Model) -> None:
         assert all("2048/4096" in answer.note for answer in answers)
 
 
+def test_a_picture_of_a_cmyk_file_has_the_colours_of_the_file(model: Model, tmp_path: Path) -> None:
+    """Pillow opens it as its negative where the marker of Adobe is missing."""
+    file = tmp_path / "ink.jpg"
+    Image.new("CMYK", (16, 16), (51, 0, 255, 51)).save(file)
+    for marker in (b"Adobe", b"Other"):
+        file.write_bytes(file.read_bytes().replace(b"\xff\xee\x00\x0eAdobe", b"\xff\xee\x00\x0e" + marker))
+        np.testing.assert_array_equal(model.square(Image.open(file)), model.square(file))
+
+
 def test_the_answer_is_that_of_predict(model: Model, trained: Trained) -> None:
     paths = sorted((trained.data / "test").rglob("*.png"))
     own = vitmed.predict(paths, checkpoint=trained.best, precision="fp32")

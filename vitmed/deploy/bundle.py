@@ -33,7 +33,7 @@ from vitmed.inference.load import predictions_json
 from vitmed.inference.onnx_model import OnnxModel
 from vitmed.inference.open_model import files_for, open_model, open_network
 from vitmed.inference.saved_model import SavedModel
-from vitmed.metrics.predictions_csv import OOD_SCORE
+from vitmed.metrics.predictions_csv import ANSWER, OOD_SCORE
 
 TOOLS = ("pip", "wheel", "piplicenses", "cyclonedx_py")  # modules that run as programs
 OF_TORCH = re.compile(r"^Requires-Dist: (torch|torchvision|torchinfo|albumentations)\b.*\n", re.MULTILINE)
@@ -120,7 +120,7 @@ def _add_model(top: Path, saved: SavedModel) -> None:
     shutil.copyfile(table.with_name(NUMBERS), top / "model" / "test" / NUMBERS)
     tested = read_evaluation(table).predictions  # for `vitmed monitor`
     groups = None if tested.groups is None else tuple(map(str, tested.units))
-    columns = {name: cells for name, cells in tested.columns.items() if name == OOD_SCORE}
+    columns = {name: cells for name, cells in tested.columns.items() if name in (OOD_SCORE, ANSWER)}
     nameless = replace(tested, paths=tuple(f"{i:06d}" for i in range(len(tested))), groups=groups, columns=columns)
     write_text(top / "model" / "test" / PREDICTIONS, nameless.to_csv())
     if run.model_card.is_file():

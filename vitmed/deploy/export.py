@@ -305,6 +305,8 @@ def described(saved: Checkpoint, fields: dict[str, Any]) -> dict[str, Any]:
     about["policy"] = {key: value for key, value in about["policy"].items() if key not in ("ood_score", "other_scores")}
     network = {"architecture": architecture(fields), **outputs, "num_features": fields["width"]}
     network |= {"label_names": list(saved.classes), "model_args": arguments(fields), "pretrained_cfg": pretrained}
+    if saved.splits.target.kind == "findings":  # else transformers makes them exclude one another
+        network["problem_type"] = "multi_label_classification"
     return network | {onnx_model.KEY: about}
 
 

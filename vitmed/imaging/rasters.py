@@ -107,10 +107,12 @@ def read(path: Path, frame: int | None) -> RawImage | Image.Image:
             image.load()
             if image.mode == "L" and head.startswith(PNG) and "transparency" in image.info:
                 image.info["transparency"] *= 255 // (2 ** head[24] - 1)  # as Pillow has done with the pixels
-            if image.mode == "CMYK" and image.format in ("JPEG", "MPO") and "adobe" not in image.info:
-                # ITU-T T.872, 6.1: 0 is no ink, except after Adobe's marker, which Pillow assumes.
-                return ImageChops.invert(image)
-            return image
+            return ImageChops.invert(image) if has_negative_ink(image) else image
+
+
+def has_negative_ink(image: Image.Image) -> bool:
+    """ITU-T T.872, 6.1: in a JPEG 0 is no ink, except after Adobe's marker, which Pillow assumes."""
+    return image.mode == "CMYK" and image.format in ("JPEG", "MPO") and "adobe" not in image.info
 
 
 def _orientation(tags: Mapping[int, Any]) -> int:

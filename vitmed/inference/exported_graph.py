@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import PIL
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +25,7 @@ from vitmed.models.vit import ViT
 _numbers = partial(torch.tensor, dtype=torch.float64)
 LEAST = 1e-12  # distance of a threshold from 0 and 1, as in `certainty`
 ONE = 1 << 22  # of the fixed-point coefficients of a resize
+HEIGHT_FIRST = int(PIL.__version__.split(".")[0]) >= 13  # Pillow resizes the height of tall images first
 EDGE = 1 + 5e-6  # OOD scores up to here are 1 in the six digits of `score_column`
 
 
@@ -223,9 +225,8 @@ class PillowResize(nn.Module):
     `Preprocessing.fit`. Not for images with alpha, which Pillow weighs by it. `how` gives S and the way to a square.
 
     Pillow resizes the width, then the height, with coefficients in fixed point of 22 bits, and rounds to 8 bits each
-    time (src/libImaging/Resample.c). Sums of such products are exact in float64, so the bytes are Pillow's. Pillow 13
-    begins with the height of some tall images, which is cheaper: their bytes then differ by at most one grey level with
-    bilinear interpolation, by up to 31 at sharp edges with bicubic and lanczos.
+    time (src/libImaging/Resample.c). Sums of such products are exact in float64, so the bytes are Pillow's. From
+    version 13 it begins with the height of tall images, and so does the graph if that version is installed.
     """
 
     def __init__(self, how: Preprocessing):
@@ -235,13 +236,16 @@ class PillowResize(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         _, H, W, _ = images.shape
         x = images.permute(0, 3, 1, 2).double()  # (B, C, H, W)
-        x = _bytes(x @ self.matrix(W, H).T)  # (B, C, H, S)
-        x = _bytes(self.matrix(H, W) @ x)  # (B, C, S, S)
-        return x.permute(0, 2, 3, 1).to(torch.uint8)
+        (columns, narrower), (rows, lower) = self.matrix(W, H), self.matrix(H, W)
+        square = _bytes(rows @ _bytes(x @ columns.T))  # (B, C, S, S)
+        if HEIGHT_FIRST:
+            tall = (lower > 0) & (lower > 2 * narrower)
+            square = torch.where(tall, _bytes(_bytes(rows @ x) @ columns.T), square)
+        return square.permute(0, 2, 3, 1).to(torch.uint8)
 
-    def matrix(self, length: int, other: int) -> Tensor:
+    def matrix(self, length: int, other: int) -> tuple[Tensor, Tensor]:
         """Coefficients (S, N) float64, whole numbers of 2^-22: S pixels of a side of the square from N of the image,
-        `length`; the other side of the image has `other` pixels."""
+        `length`; the other side of the image has `other` pixels. And by how many pixels this side is reduced, ()."""
         n, m = (torch.scalar_tensor(size, dtype=torch.float64) for size in (length, other))
         side = torch.full_like(n, self.side)
         span, size, start, place = n, side, torch.zeros_like(n), torch.zeros_like(n)
@@ -267,7 +271,7 @@ class PillowResize(nn.Module):
             taken = weights / weights.sum(dim=1, keepdim=True)
         inside = (rows >= 0) & (rows < size)  # the others are black
         fixed = torch.trunc(taken * ONE + torch.where(taken < 0, -0.5, 0.5))
-        return torch.where(inside[:, None], fixed, 0.0)
+        return torch.where(inside[:, None], fixed, 0.0), n - size
 
 
 def _bytes(sums: Tensor) -> Tensor:

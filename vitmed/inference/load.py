@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageChops, ImageOps
 
 from vitmed.core.base_models import NO_FINDING
 from vitmed.core.errors import DataError, UsageError, VitmedError
@@ -19,6 +19,7 @@ from vitmed.core.messages import Silent, listening
 from vitmed.core.text import NOTICE, format_number
 from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import has_magic
+from vitmed.imaging.rasters import has_negative_ink
 from vitmed.imaging.raw_image import RawImage
 from vitmed.imaging.window import asked_window
 from vitmed.inference.open_model import WINDOWED, open_model, open_network, with_window
@@ -227,6 +228,7 @@ class Model:
                 pixels = ImageOps.exif_transpose(image.copy())
             except OSError as error:  # Pillow decodes only now
                 raise DataError(f"image: cannot be decoded ({error})", "give a whole image") from None
+            pixels = ImageChops.invert(pixels) if has_negative_ink(image) else pixels
             if image.mode.startswith("I") or image.mode == "F":  # more than 8 bits
                 # of a TIFF: low values are white, which Pillow leaves so
                 white = getattr(image, "tag_v2", {}).get(262) == 0

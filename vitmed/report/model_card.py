@@ -156,7 +156,9 @@ from PIL import Image, ImageOps
 
 model = timm.create_model("local-dir:{folder}", pretrained=True).eval()
 pixels = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
-image = ImageOps.exif_transpose(Image.open("image.png")).convert("{MODES[how.channels]}")
+image = ImageOps.exif_transpose(Image.open("image.png"))
+assert image.mode[0] not in "IF", "more than 8 bits: vitmed reads such an image"
+image = image.convert("{MODES[how.channels]}")
 image = {FITS[how.resize].format(side, way)}
 with torch.no_grad():
     logits = model(pixels(image)[None])
