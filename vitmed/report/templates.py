@@ -115,7 +115,8 @@ def results_sentence(metrics: Results) -> str:
     if points is not None and points.threshold is not None:
         of_class += f", from a probability of {format_probability(points.threshold)}"
     over = means_over(metrics)
-    on, model = f"On {metrics.images}{whose}", "the model"
+    evaluated = metrics.flow and metrics.flow.evaluated
+    on, model = f"On {metrics.images}{whose}", "the models" if evaluated and evaluated.folds else "the model"
     folds, times = metrics.divided
     if folds:
         repeated = f" repeated {times} times," if times > 1 else ""

@@ -41,7 +41,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import Extra
 from vitmed.report.evaluate import facts
 from vitmed.report.headline import Evaluation, report_evaluation
-from vitmed.report.participant_flow import folds_flow
+from vitmed.report.participant_flow import evaluated_images, flow_of, folds_flow
 from vitmed.report.results import Origin, Results
 from vitmed.report.write import Report, read_baselines
 from vitmed.studies.cluster import HERE, Places
@@ -488,10 +488,14 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     policy = policy.model_copy(update={"known_logits": tuple(outputs.logits[0].tolist())})
     joined = replace(joined, policy=policy, chosen=chosen)
     say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
-    about_policy = "The decision policy was chosen on the validation images, on which each run chose its best epoch."
+    about_policy = "This is the val split, which was used to make the model, so its numbers are optimistic."
+    flow = flow_of(splits, hashes)
     if (first := candidates[0]).folds:
+        once = first.members[: len(first.members) // first.models]
+        flow = folds_flow(once, [RunFolder(one.path.parent) for one in once], predictions, splits.samples["test"])
         about_policy = (
-            f"The decision policy was chosen on what {counted(first.models, 'model')} of {len(members)} said of each "
+            "These images chose the decision policy, which was used to make the model, so numbers that depend on it "
+            f"are optimistic. It was chosen on what {counted(first.models, 'model')} of {len(members)} said of each "
             "image, those that had not seen it. The mean of all is steadier than that, so its probabilities may be "
             "less extreme than its calibration assumes."
         )
@@ -505,7 +509,9 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     about = facts(joined, "the images on which the policy was chosen", len(predictions), "stored predictions")
     with bar("drawing the report", unit="steps"):
         origin = Origin(title=title, facts=about, notes=notes, run=place.name)
-        extra = Extra(weights_hash=joined.weights_hash, policy=policy, read=lambda name: thumbnail(root / name, how))
+        evaluated = evaluated_images(predictions, "val", folds=flow.evaluated and flow.evaluated.folds)
+        flow = flow.model_copy(update={"evaluated": evaluated})
+        extra = Extra(flow, joined.weights_hash, policy=policy, read=lambda name: thumbnail(root / name, how))
         metrics = Report.of(predictions, origin, config, extra).write(place.path / "val")
     save_ensemble(joined)  # last: without it the folder holds no ensemble
     if splits.samples["test"] and advise:
