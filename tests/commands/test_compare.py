@@ -611,6 +611,19 @@ def test_a_finding_beside_the_own_baseline_has_the_adjusted_p_of_the_report(tmp_
         assert any("One of 3 findings: only the report of all adjusts a difference" in n for n in part.results.notes)
 
 
+def test_the_own_baseline_of_three_classes_decides_by_the_costs_as_in_the_report(tmp_path: Path) -> None:
+    poor, config = draw(3.0, classes=3), EvaluateConfig(cost=[[0, 1, 1], [9, 0, 1], [1, 4, 0]], report=False)
+    policy = choose_policy(draw(1.0, classes=3, seed=1), config, None, "of-the-model")
+    extra = Extra(baselines={"colour_and_size": poor}, policy=policy)
+    made = Report.of(policy.apply(draw(1.5, classes=3)), Origin(title="a"), config, extra).write(tmp_path / "a")
+    (pair,), beside = judge(tmp_path / "a").content.pairs, made.baselines["colour_and_size"]
+    assert not pair.likeliest and not beside.likeliest
+    assert [pair.difference[name].value for name in ("accuracy", "mcc")] == [
+        beside.difference[name].value for name in ("accuracy", "mcc")
+    ]
+    assert pair.tests["accuracy"].p == beside.tests["accuracy"].p
+
+
 @pytest.mark.usefixtures("figure")
 def test_numbers_are_compared_and_the_smaller_error_is_better(tmp_path: Path, vitmed: Callable[..., Answer]) -> None:
     good, poor = draw_number(2.0), draw_number(5.0, centre=40.0)

@@ -96,6 +96,10 @@ def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
                 continue
             name = f"{key} of {model.name}" if key in baselines else key
             predictions = replace(predictions, positive=model.predictions.positive)
+            known = {} if model.known is None else model.known.metrics
+            given = known.get("folds") or (known.get("report", {}).get("policy") or {}).get("operating", {})
+            if (costs := given.get("costs")) and len(predictions.classes) > 2:  # they decide for both, as in the report
+                predictions = replace(predictions, costs=tuple(map(tuple, costs)))
             baselines[name] = Model(name, predictions, (model.name,))
     if len(models) + len(baselines) < 2 or not models:
         raise UsageError("there is nothing to compare: one model without baselines", "vitmed compare RUN_A RUN_B")
@@ -284,7 +288,8 @@ def operating_points(models: Sequence[Model]) -> tuple[dict[str, str], list[str]
             settings = report.get("evaluate", {})
             keys = [*TITLES, *["prevalence"] * bool(settings.get("cost"))]  # at another one, costs decide otherwise
             flags = [f"--{key} {settings[key]}".replace("_", "-") for key in keys if settings.get(key)]
-            points[model.name] = " ".join(flags).removesuffix(" True") or "the decisions of its table"
+            of_model = points.get(next(iter(model.baseline_of), ""), "the decisions of its table")
+            points[model.name] = " ".join(flags).removesuffix(" True") or of_model
     together = {point: listed([name for name in points if points[name] == point]) for point in points.values()}
     each = "; ".join(f"{names} by {point or 'the likeliest class'}" for point, names in together.items())
     how = "Two models of the same point are compared at it, two of different points by the likeliest class."
