@@ -591,6 +591,21 @@ def test_findings_are_compared_as_a_whole_and_one_by_one(tmp_path: Path, vitmed:
     assert answer.code == 0 and "edema: average precision" in answer.out and "subset accuracy" in answer.out
 
 
+def test_findings_at_another_point_are_compared_by_the_side_of_0_5_and_areas_need_none(tmp_path: Path) -> None:
+    config = EvaluateConfig(target_sensitivity=0.9, report=False)
+    for name, settings in (("a", config), ("b", EvaluateConfig(report=False))):
+        policy = choose_policy(draw_findings(2.0), settings)
+        predictions = policy.apply(draw_findings(1.0 if name == "a" else 1.5))
+        Report.of(predictions, Origin(title=name), settings, Extra(policy=policy)).write(tmp_path / name)
+    found = judge(tmp_path / "a", tmp_path / "b", output=tmp_path / "out").content
+    assert any("b by the side of 0.5. Two models of the same point" in note for note in found.notes)
+    titles = {row["number"] for row in csv.DictReader((tmp_path / "out" / "comparison.csv").open(newline=""))}
+    assert "subset accuracy, side of 0.5" in titles and "edema: average precision" in titles
+    assert not any("likeliest" in title or title.endswith("precision, side of 0.5") for title in titles)
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert "In a row of the side of 0.5 both decide" in page and "likeliest" not in page
+
+
 def test_a_finding_beside_the_own_baseline_has_the_adjusted_p_of_the_report(tmp_path: Path) -> None:
     good, poor = draw_findings(1.0), draw_findings(3.0)
     folders = [tmp_path / run for run in "ab"]

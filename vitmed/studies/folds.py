@@ -489,9 +489,9 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     joined = replace(joined, policy=policy, chosen=chosen)
     say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
     about_policy = "This is the val split, which was used to make the model, so its numbers are optimistic."
-    flow = flow_of(splits, hashes)
-    if (first := candidates[0]).folds:
-        once = first.members[: len(first.members) // first.models]
+    first, flow, once = candidates[0], flow_of(splits, hashes), members[:0]
+    if first.folds:
+        once = members[: len(first.members) // first.models]
         flow = folds_flow(once, [RunFolder(one.path.parent) for one in once], predictions, splits.samples["test"])
         about_policy = (
             "These images chose the decision policy, which was used to make the model, so numbers that depend on it "
@@ -509,7 +509,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     about = facts(joined, "the images on which the policy was chosen", len(predictions), "stored predictions")
     with bar("drawing the report", unit="steps"):
         origin = Origin(title=title, facts=about, notes=notes, run=place.name)
-        evaluated = evaluated_images(predictions, "val", folds=flow.evaluated and flow.evaluated.folds)
+        evaluated = evaluated_images(predictions, "val", folds=len(once) or None)
         flow = flow.model_copy(update={"evaluated": evaluated})
         extra = Extra(flow, joined.weights_hash, policy=policy, read=lambda name: thumbnail(root / name, how))
         metrics = Report.of(predictions, origin, config, extra).write(place.path / "val")
