@@ -194,5 +194,4 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     named = {letter: (name, content.models[name].identity) for name, letter in tables.letters.items()}
     context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note, "picture": picture}
     context |= {"sentences": tables.sentences(), "methods": tables.methods(), "image": data_uri(picture.png)}
-    context |= {"usual": TARGETS[content.kind].words.usual, "html": html}
-    write_text(folder / PAGE, fill("comparison.html.j2", content=content, **context))
+    write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, usual=tables.usual[2:], **context))

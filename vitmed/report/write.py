@@ -139,12 +139,8 @@ class Report:
                         lines.append(f"| {row.method} | {row.numbers} | {drawn} | {row.cites} |")
                     lines.append("")
                 if methods.references:
-                    lines += [
-                        "## References",
-                        "",
-                        *(f"{i}. {text}" for i, text in enumerate(methods.references, 1)),
-                        "",
-                    ]
+                    cited = (f"{i}. {text}" for i, text in enumerate(methods.references, 1))
+                    lines += ["## References", "", *cited, ""]
                 lines += ["## Results", "", escape_markdown(results_sentence(results)), ""]
                 write_text(part / METHODS_TEXT, "\n".join(lines))
                 if "md" in self.formats:

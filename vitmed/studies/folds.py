@@ -191,8 +191,7 @@ class CrossValidation(Study[Evaluation]):
             yield self.job(repeat, fold, config=self.planned, sets=tuple(sets))
 
     def done(self) -> list[RunFolder]:
-        runs = [self.job(*place).done(self.folder) for place in self.divided.places]
-        return [run for run in runs if run is not None]
+        return [run for place in self.divided.places if (run := self.job(*place).done(self.folder))]
 
     def tested(self) -> list[Tested]:
         """Read the evaluations of the tests of finished runs. Raises CheckpointError for a best.pt without one."""
@@ -349,10 +348,6 @@ def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
 # --- folds or runs as one model
 
 
-# rows of a report in which members may differ
-TRAINING = ("Started from", "Preprocessing", "Augmentation", "Views", "Optimisation", "Versions")
-
-
 @dataclass(frozen=True)
 class EnsembleResult:
     """The folder of an ensemble, the share of each folder that was joined, by name, and the evaluation on the images on
@@ -482,7 +477,8 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     predictions = policy.apply(for_policy)
     chosen = _choice(candidates, shares, [*parts, predictions] if len(parts) > 1 else parts)
     each_facts = [facts(member, "", 0, "") for member in members]
-    texts = {key: dict.fromkeys(of_member[key] for of_member in each_facts) for key in TRAINING}
+    differ = ("Started from", "Preprocessing", "Augmentation", "Views", "Optimisation", "Versions")  # perhaps
+    texts = {key: dict.fromkeys(of_member[key] for of_member in each_facts) for key in differ}
     chosen["facts"] = {key: "; ".join(of_all) for key, of_all in texts.items() if len(of_all) > 1}
     outputs = open_network(joined, policy, "cpu", "fp32").outputs(lambda i: joined.preprocessing.drawn(), 1)
     policy = policy.model_copy(update={"known_logits": tuple(outputs.logits[0].tolist())})
@@ -509,8 +505,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     about = facts(joined, "the images on which the policy was chosen", len(predictions), "stored predictions")
     with bar("drawing the report", unit="steps"):
         origin = Origin(title=title, facts=about, notes=notes, run=place.name)
-        evaluated = evaluated_images(predictions, "val", folds=len(once) or None)
-        flow = flow.model_copy(update={"evaluated": evaluated})
+        flow = flow.model_copy(update={"evaluated": evaluated_images(predictions, "val", folds=len(once) or None)})
         extra = Extra(flow, joined.weights_hash, policy=policy, read=lambda name: thumbnail(root / name, how))
         metrics = Report.of(predictions, origin, config, extra).write(place.path / "val")
     save_ensemble(joined)  # last: without it the folder holds no ensemble
