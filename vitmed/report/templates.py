@@ -109,7 +109,7 @@ def results_sentence(metrics: Results) -> str:
     phrases = [f"{name.removesuffix(of_unit)} {found}{unit * name.endswith(of_unit)}" for name, found in first]
     if not phrases:
         return "There are no images, so there are no results."
-    groups = metrics.n_groups
+    groups, evaluated = metrics.n_groups, metrics.flow and metrics.flow.evaluated
     whose = f" ({metrics.unit}s unknown)" if groups is None else f" of {counted(groups, metrics.unit)}"
     rules = [] if positive is None else [f"positive class: {positive}"]
     if points is not None and points.by_fold:
@@ -121,7 +121,6 @@ def results_sentence(metrics: Results) -> str:
         rules.append(f"decided by the {DECIDES[points.chosen]}")
     rule = f" ({', '.join(rules)})" if rules else ""
     over = means_over(metrics)
-    evaluated = metrics.flow and metrics.flow.evaluated
     on, model = f"On {metrics.images}{whose}", "the models" if evaluated and evaluated.folds else "the model"
     folds, times = metrics.divided
     if folds:

@@ -388,7 +388,7 @@ def read_candidate(folder: RunFolder) -> Candidate:
 
 
 def _choice(candidates: Sequence[Candidate], shares: Mapping[str, float], parts: Sequence[Any]) -> dict[str, Any]:
-    """The members in words, and the numbers of each candidate and of the mean, each by its own policy, in `parts`."""
+    """The members in words, the numbers of each candidate and the mean, by its own policy; facts that differ."""
     kind = TARGETS[candidates[0].members[0].splits.target.kind]
     names = (kind.headline[0], kind.val_loss)
     resamples = max(200, candidates[0].members[0].config.evaluate.resamples)
@@ -398,7 +398,11 @@ def _choice(candidates: Sequence[Candidate], shares: Mapping[str, float], parts:
         say(f"{name}: {', '.join(f'{kind.metrics[key].title} {value_text(overall[key])}' for key in names)}")
         rows[name] = {key: overall[key].to_dict() for key in names}
     joined = ", ".join(of) if len(of) > 1 else counted(len(candidates[0].members), "fold")
-    return {"words": f"the mean of {joined}", "numbers": rows}
+    every = [facts(member, "", 0, "") for candidate in candidates for member in candidate.members]
+    differ = ("Started from", "Preprocessing", "Augmentation", "Views", "Optimisation", "Versions")  # perhaps
+    texts = {key: dict.fromkeys(of_member[key] for of_member in every) for key in differ}
+    of_all = {key: "; ".join(each) for key, each in texts.items() if len(each) > 1}
+    return {"words": f"the mean of {joined}", "numbers": rows, "facts": of_all}
 
 
 def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[Splits, dict[str, list[str]]]:
@@ -476,10 +480,6 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     policy = choose_policy(for_policy, config, None, joined.weights_hash)
     predictions = policy.apply(for_policy)
     chosen = _choice(candidates, shares, [*parts, predictions] if len(parts) > 1 else parts)
-    each_facts = [facts(member, "", 0, "") for member in members]
-    differ = ("Started from", "Preprocessing", "Augmentation", "Views", "Optimisation", "Versions")  # perhaps
-    texts = {key: dict.fromkeys(of_member[key] for of_member in each_facts) for key in differ}
-    chosen["facts"] = {key: "; ".join(of_all) for key, of_all in texts.items() if len(of_all) > 1}
     outputs = open_network(joined, policy, "cpu", "fp32").outputs(lambda i: joined.preprocessing.drawn(), 1)
     policy = policy.model_copy(update={"known_logits": tuple(outputs.logits[0].tolist())})
     joined = replace(joined, policy=policy, chosen=chosen)
