@@ -591,6 +591,21 @@ def test_findings_are_compared_as_a_whole_and_one_by_one(tmp_path: Path, vitmed:
     assert answer.code == 0 and "edema: average precision" in answer.out and "subset accuracy" in answer.out
 
 
+def test_findings_at_another_point_are_compared_by_the_side_of_0_5_and_areas_need_none(tmp_path: Path) -> None:
+    config = EvaluateConfig(target_sensitivity=0.9, report=False)
+    for name, settings in (("a", config), ("b", EvaluateConfig(report=False))):
+        policy = choose_policy(draw_findings(2.0), settings)
+        predictions = policy.apply(draw_findings(1.0 if name == "a" else 1.5))
+        Report.of(predictions, Origin(title=name), settings, Extra(policy=policy)).write(tmp_path / name)
+    found = judge(tmp_path / "a", tmp_path / "b", output=tmp_path / "out").content
+    assert any("b by the side of 0.5. Two models of the same point" in note for note in found.notes)
+    titles = {row["number"] for row in csv.DictReader((tmp_path / "out" / "comparison.csv").open(newline=""))}
+    assert "subset accuracy, side of 0.5" in titles and "edema: average precision" in titles
+    assert not any("likeliest" in title or title.endswith("precision, side of 0.5") for title in titles)
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert "In a row of the side of 0.5 both decide" in page and "likeliest" not in page
+
+
 def test_a_finding_beside_the_own_baseline_has_the_adjusted_p_of_the_report(tmp_path: Path) -> None:
     good, poor = draw_findings(1.0), draw_findings(3.0)
     folders = [tmp_path / run for run in "ab"]
@@ -609,6 +624,19 @@ def test_a_finding_beside_the_own_baseline_has_the_adjusted_p_of_the_report(tmp_
     assert "adjusted for all findings or classes of a pair by the method of Holm [" in page and "<li>Holm S." in page
     for part in metrics.findings.values():
         assert any("One of 3 findings: only the report of all adjusts a difference" in n for n in part.results.notes)
+
+
+def test_the_own_baseline_of_three_classes_decides_by_the_costs_as_in_the_report(tmp_path: Path) -> None:
+    poor, config = draw(3.0, classes=3), EvaluateConfig(cost=[[0, 1, 1], [9, 0, 1], [1, 4, 0]], report=False)
+    policy = choose_policy(draw(1.0, classes=3, seed=1), config, None, "of-the-model")
+    extra = Extra(baselines={"colour_and_size": poor}, policy=policy)
+    made = Report.of(policy.apply(draw(1.5, classes=3)), Origin(title="a"), config, extra).write(tmp_path / "a")
+    (pair,), beside = judge(tmp_path / "a").content.pairs, made.baselines["colour_and_size"]
+    assert not pair.likeliest and not beside.likeliest
+    assert [pair.difference[name].value for name in ("accuracy", "mcc")] == [
+        beside.difference[name].value for name in ("accuracy", "mcc")
+    ]
+    assert pair.tests["accuracy"].p == beside.tests["accuracy"].p
 
 
 @pytest.mark.usefixtures("figure")

@@ -20,7 +20,7 @@ from sklearn.metrics import roc_auc_score
 
 from vitmed import cross_validate, ensemble, evaluate, explain, export, load, monitor, predict, stress, train
 from vitmed.core.errors import CheckpointError, DataError, UsageError
-from vitmed.core.messages import listening
+from vitmed.core.messages import gravity, listening
 from vitmed.core.run_folder import RunFolder
 from vitmed.deploy.http.app import PICTURE
 from vitmed.imaging.preprocessing import JointPreprocessing
@@ -30,6 +30,8 @@ from vitmed.inference.load import png_address
 from vitmed.inference.onnx_model import describe_export
 from vitmed.inference.open_model import open_model
 from vitmed.metrics.predictions import Predictions
+from vitmed.report.results import Results
+from vitmed.report.templates import results_sentence
 
 RUN = Callable[..., Answer]
 VAL = "val/metrics.json"
@@ -101,6 +103,10 @@ def test_the_test_is_what_no_fold_contains(folds: Path) -> None:
     assert set(chosen_on.paths) == set(pooled.paths) and len(pooled) == 48
     notes = json.loads((folds / "ensemble" / "val" / "metrics.json").read_text())["report"]["notes"]
     assert any("1 model of 3 said of each image" in note for note in notes)
+    val = Results.read(json.loads((folds / "ensemble" / VAL).read_text()))  # no result: it chose what decides
+    assert results_sentence(val).startswith("On 48 out-of-fold validation images of 12 patients, the models reached")
+    assert val.notes[0].startswith("These images chose the decision policy") and gravity(val.notes[0]) == 2
+    assert val.flow is not None and [*val.flow.splits] == ["fold 1", "fold 2", "fold 3", "held out"]
     facts = test["report"]["facts"]
     assert facts["Model"] == "the mean of 3 models (0.333 + 0.333 + 0.333)"
 
@@ -224,7 +230,11 @@ def test_runs_with_the_same_splits_are_joined(runs: list[Path], data: Path, tmp_
         said = json.loads((tmp_path / "both" / VAL).read_text())["report"]["facts"][key]
         assert said == "; ".join(dict.fromkeys(each)) and stated["facts"].get(key, each[0]) == said
         assert (len(set(each)) == 1) is (key == "Views")
-    assert len(joined.splits.samples["val"]) == len(load_checkpoint(runs[0]).splits.samples["val"])
+    images = len(load_checkpoint(runs[0]).splits.samples["val"])
+    assert len(joined.splits.samples["val"]) == images
+    val = Results.read(json.loads((tmp_path / "both" / VAL).read_text()))
+    assert results_sentence(val).startswith(f"On {images} validation images of") and val.flow is not None
+    assert "This is the val split, which was used to make the model, so its numbers are optimistic." in val.notes
     tested = evaluate(tmp_path / "both")
     assert tested.folder == tmp_path / "both" / "test"
     assert tested.metrics.weights_hash == joined.weights_hash

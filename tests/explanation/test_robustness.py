@@ -185,6 +185,8 @@ def test_the_figures_draw() -> None:
     assert png(figure).startswith(b"\x89PNG")
     titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
     assert len(titles) == len(CORRUPTIONS)
+    counts = [stress_curves(found, group).get_suptitle().partition(";")[0] for group in ("patient", "original")]
+    assert counts[0].endswith(" patients") and counts[1] == counts[0].replace("patients", "originals")
     picture = np.zeros((9, 7, 3), np.uint8)
     assert png(stress_samples({"JPEG": [picture] * 6, "Hue": [picture] * 6})).startswith(b"\x89PNG")
 

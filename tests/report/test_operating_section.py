@@ -19,6 +19,7 @@ from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import Evaluation, headline, report_evaluation
 from vitmed.report.results import Results
+from vitmed.report.templates import results_sentence
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -49,6 +50,17 @@ def test_page_and_terminal_say_what_holds_at_the_intended_prevalence(tmp_path: P
     assert curve.sentence in text and curve.sentence.startswith("Among these images (")
     assert text.count("clearly better than acting on all") == 2  # each names its prevalence
     assert Results.read(metrics.to_dict()) == metrics
+
+
+def test_the_sentence_for_a_paper_says_how_one_of_three_classes_is_predicted(tmp_path: Path) -> None:
+    dear = {"cost": [[0, 1, 1], [9, 0, 1], [1, 4, 0]]}
+    ways = ({"balanced": True}, "relative to its mean on validation"), (dear, "lowest expected cost"), ({}, "")
+    for number, (wish, rule) in enumerate(ways):
+        config = EvaluateConfig(report=False, **wish)
+        policy = choose_policy(draw(3), config)
+        results = write_report(tmp_path / str(number), policy.apply(draw(3)), config, policy=policy, title="t")
+        assert ("(decided by the " in results_sentence(results)) == bool(rule)
+        assert f"{rule}{')' * bool(rule)}; in brackets" in results_sentence(results)
 
 
 def test_without_a_prevalence_the_terminal_says_nothing_of_it(tmp_path: Path) -> None:

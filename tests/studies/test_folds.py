@@ -163,6 +163,8 @@ def test_each_image_keeps_the_decision_of_its_own_fold(decided: Path, tmp_path: 
     point = found["operating_points"]["points"]["target_sensitivity"]
     assert point["reached"]["sensitivity"]["value"] == pytest.approx(seen) and point["asked"] == 0.75
     assert found["operating_points"]["by_fold"] == thresholds and found["operating_points"]["threshold"] is None
+    rule = f"(positive class: {positive}, each model from its own threshold, target sensitivity 0.75); in brackets"
+    assert rule in results_sentence(Results.read(found))
     each = [numbers(fold)["overall"]["balanced_accuracy"]["value"] for fold in folds]
     told = found["report"]["facts"]["Balanced accuracy by fold"]
     assert told.endswith(f"({each[0]:.3f}, {each[1]:.3f})")

@@ -68,7 +68,7 @@ def stress(
         warn(note)
     content, pictures = stress_images(saved, chosen, describe_images(chosen)[0], request)
     with whole_folder(folder) as part:
-        if (figure := stress_curves(content)) is not None:
+        if (figure := stress_curves(content, "patient" if data else saved.splits.unit)) is not None:
             write_bytes(part / "stress.png", png(figure))
             write_bytes(part / "stress_samples.png", png(stress_samples(pictures)))
         write_json(part / NUMBERS, content.to_dict())

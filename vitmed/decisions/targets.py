@@ -34,6 +34,7 @@ class Words:
     model: tuple[str, str] = ("An image classifier", "It distinguishes")  # what it is, and what it does with `one`s
     task: tuple[str, str] = ("image-classification", "Image classification")  # of Hugging Face's hub, key and title
     outside: str = "class that is not in the list, because the model gives every image one of these classes"
+    usual: str = "likeliest class"  # what decides without an operating point
     answer: str = "predictions.classes, predictions.probabilities"  # what a program prints
 
 
@@ -132,6 +133,7 @@ TARGETS: dict[str, TargetKind] = {
             part="finding",
             model=("An image classifier", "It looks for"),
             outside="finding that is not in the list, of which the model says nothing",
+            usual="side of 0.5",
         ),
         idle=("data.positive", *OF_CLASSES_ALONE, *READERS),
     ),

@@ -31,7 +31,7 @@ class Metric:
 def phrase(title: str) -> str:
     """A title inside a sentence: `macro AUROC`, `mean absolute error`, `Cohen's kappa`."""
     base, _, kind = title.partition(", ")
-    proper = base[:2].isupper() or base.startswith(("Brier", "Cohen", "Hamming", "Pearson"))  # names of people
+    proper = base[:2].isupper() or base.startswith(("Brier", "Cohen", "Hamming", "Pearson", "Youden"))  # people
     return f"{kind} {base if proper else base[:1].lower() + base[1:]}".strip()
 
 

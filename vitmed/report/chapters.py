@@ -77,7 +77,7 @@ DRAWN: dict[str, Callable[..., Figure | None]] = {
     "suspected_labels": pictures.suspected_labels,
     "grid": pictures.grid,
     "attention_maps": pictures.attention_maps,
-    "robustness": lambda predictions, metrics: curves.stress_curves(metrics.robustness),
+    "robustness": lambda predictions, metrics: curves.stress_curves(metrics.robustness, metrics.unit),
     "training_curves": curves.training_curves,
 }
 

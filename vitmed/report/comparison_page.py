@@ -24,7 +24,6 @@ PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.t
 UNADJUSTED = "The p of a model and its own baseline is not adjusted for other pairs: nobody asked for this pair."
 COLUMNS = "first_value,first_value_low,first_value_high,second_value,second_value_low,second_value_high"
 COLUMNS = f"first,second,number,{COLUMNS},difference,difference_low,difference_high,p,p_holm"
-LIKELIEST = ", likeliest class"  # of numbers that are not at the operating points, since these differ
 
 
 class Row(NamedTuple):
@@ -46,14 +45,15 @@ class ComparisonTables:
 
     def __init__(self, content: ComparisonResults) -> None:
         self.content, self.rows, kind = content, list[Row](), TARGETS[content.kind]
+        self.usual = f", {kind.words.usual}"  # behind numbers that are not at the operating points, which differ
         for pair in sorted(content.pairs, key=lambda pair: content.models[pair.second].baseline_of is not None):
             models = [content.models[name] for name in (pair.first, pair.second)]
             both = [(model.likeliest if pair.likeliest else None) or model for model in models]
             for name in dict.fromkeys([*kind.headline[:3], *pair.tests]):
                 test, (first, second) = pair.tests.get(name), [numbers.overall[name] for numbers in both]
                 ps = (test.p, test.p_holm) if test else (None, None)
-                moved = [first, second] != [model.overall[name] for model in models]
-                title = kind.metrics[name].phrase + LIKELIEST * moved
+                moved = [first.value, second.value] != [model.overall[name].value for model in models]
+                title = kind.metrics[name].phrase + self.usual * moved
                 self.rows.append(Row(pair, title, first, second, pair.difference[name], *ps))
             parts = {"sensitivity": pair.sensitivity, "specificity": pair.specificity}
             if content.kind == "findings":
@@ -62,8 +62,8 @@ class ComparisonTables:
                 for name, gaps in parts.items():
                     if gap := (gaps or {}).get(part):
                         first, second = (numbers.per_class[part][name] for numbers in both)
-                        moved = [first, second] != [model.per_class[part][name] for model in models]
-                        title = f"{part}: {METRICS[name].phrase if name in METRICS else name}{LIKELIEST * moved}"
+                        moved = [first.value, second.value] != [model.per_class[part][name].value for model in models]
+                        title = f"{part}: {METRICS[name].phrase if name in METRICS else name}{self.usual * moved}"
                         self.rows.append(Row(pair, title, first, second, gap, gap.p, gap.p_holm, part))
         alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
         self.letters = {name: (alphabet[k : k + 1] or str(k + 1)) for k, name in enumerate(content.models)}
@@ -125,7 +125,7 @@ class ComparisonTables:
         of, cited, lines = methods(), list[str](), ["Differences were paired: both models saw the same images."]
         used = dict[tuple[str, str, int | None], dict[str, None]]()
         for row in self.rows:
-            number, how = row.title.removesuffix(LIKELIEST).removeprefix(f"{row.part}: "), row.gap.method or ""
+            number, how = row.title.removesuffix(self.usual).removeprefix(f"{row.part}: "), row.gap.method or ""
             for what, key, end in (
                 ("P-values", how.replace("tango", "mcnemar").removeprefix("mover-"), row.p),
                 ("intervals", how, row.gap.low),
@@ -194,4 +194,4 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     named = {letter: (name, content.models[name].identity) for name, letter in tables.letters.items()}
     context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note, "picture": picture}
     context |= {"sentences": tables.sentences(), "methods": tables.methods(), "image": data_uri(picture.png)}
-    write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, **context))
+    write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, usual=tables.usual[2:], **context))

@@ -128,8 +128,7 @@ def evaluated_images(
 
 def counted_again(flow: Flow | None, predictions: Predictions) -> Flow | None:
     """The flow of a report about other rows, or one finding, of the same images."""
-    old = None if flow is None else flow.evaluated
-    if flow is None or old is None:
+    if flow is None or (old := flow.evaluated) is None:
         return flow
     return flow.model_copy(update={"evaluated": evaluated_images(predictions, old.split, old.seen, old.folds)})
 

@@ -276,9 +276,10 @@ class Results(Numbers):
     @property
     def images(self) -> str:
         """`1,656 test images`: how many, and of which split; of folds "held-out", of other images no word."""
-        split = None if self.flow is None or self.flow.evaluated is None else self.flow.evaluated.split
-        word = "held-out " if self.folds else {"test": "test ", "val": "validation "}.get(split or "", "")
-        return counted(self.n, f"{word}image")
+        evaluated = self.flow and self.flow.evaluated
+        val = "out-of-fold validation " if evaluated and evaluated.folds else "validation "
+        word = {"test": "test ", "val": val}.get((evaluated and evaluated.split) or "", "")
+        return counted(self.n, f"{'held-out ' if self.folds else word}image")
 
     @property
     def divided(self) -> tuple[int, int]:

@@ -109,18 +109,24 @@ def results_sentence(metrics: Results) -> str:
     phrases = [f"{name.removesuffix(of_unit)} {found}{unit * name.endswith(of_unit)}" for name, found in first]
     if not phrases:
         return "There are no images, so there are no results."
-    groups = metrics.n_groups
+    groups, evaluated = metrics.n_groups, metrics.flow and metrics.flow.evaluated
     whose = f" ({metrics.unit}s unknown)" if groups is None else f" of {counted(groups, metrics.unit)}"
-    of_class = "" if positive is None else f" (positive class: {positive}"
-    if points is not None and points.threshold is not None:
-        of_class += f", from a probability of {format_probability(points.threshold)}"
+    rules = [] if positive is None else [f"positive class: {positive}"]
+    if points is not None and points.by_fold:
+        point = points.points[points.chosen]
+        rules.append(f"each model from its own threshold, {phrase(point.title)} {point.asked or ''}".rstrip())
+    elif points is not None and points.threshold is not None:
+        rules.append(f"from a probability of {format_probability(points.threshold)}")
+    elif points is not None and positive is None and points.chosen in DECIDES:
+        rules.append(f"decided by the {DECIDES[points.chosen]}")
+    rule = f" ({', '.join(rules)})" if rules else ""
     over = means_over(metrics)
-    on, model = f"On {metrics.images}{whose}", "the model"
+    on, model = f"On {metrics.images}{whose}", "the models" if evaluated and evaluated.folds else "the model"
     folds, times = metrics.divided
     if folds:
         repeated = f" repeated {times} times," if times > 1 else ""
         on, model = f"In a cross-validation of {folds} folds,{repeated} on {metrics.images}{whose}", "the models"
-    text = f"{on}, {model} reached {joined(phrases)}{of_class}{')' if of_class else ''}; "
+    text = f"{on}, {model} reached {joined(phrases)}{rule}; "
     text += f"in brackets: {100 * metrics.level:.0f} % confidence intervals{f'; macro: {over}' if over else ''}."
     if agreed is not None:
         text += f" The limits of agreement were {share(agreed.lower)} and {share(agreed.upper)}{unit}; the trend of the"

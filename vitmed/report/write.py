@@ -30,7 +30,7 @@ from vitmed.metrics.predictions_files import read_predictions
 from vitmed.metrics.readers import reversed_scores
 from vitmed.report.analyses import ANALYSES, Extra, Material
 from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, Text, escape_markdown, grid, to_markdown
-from vitmed.report.chapters import KINDS, MAIN, MANY, document, plots, render, text_of
+from vitmed.report.chapters import MAIN, MANY, document, plots, render, text_of
 from vitmed.report.methods_text import methods_text
 from vitmed.report.participant_flow import counted_again
 from vitmed.report.plots.curves import drawn_curves
@@ -139,12 +139,8 @@ class Report:
                         lines.append(f"| {row.method} | {row.numbers} | {drawn} | {row.cites} |")
                     lines.append("")
                 if methods.references:
-                    lines += [
-                        "## References",
-                        "",
-                        *(f"{i}. {text}" for i, text in enumerate(methods.references, 1)),
-                        "",
-                    ]
+                    cited = (f"{i}. {text}" for i, text in enumerate(methods.references, 1))
+                    lines += ["## References", "", *cited, ""]
                 lines += ["## Results", "", escape_markdown(results_sentence(results)), ""]
                 write_text(part / METHODS_TEXT, "\n".join(lines))
                 if "md" in self.formats:
@@ -208,7 +204,7 @@ def _beside(key: str, of: str, material: Material) -> Baseline:
     """The comparison with a baseline, of labels of a kind; of findings also finding by finding."""
     kind, predictions, other = TARGETS[of].numbers, material.predictions, material.extra.baselines[key]
     given = material.extra.folds or material.chosen("operating")
-    if of in KINDS and len(other.classes) > 2 and given is not None and given.costs:
+    if given is not None and given.costs and len(other.classes) > 2:
         other = replace(other, costs=tuple(map(tuple, given.costs)))  # which need no threshold of validation
     likeliest = of != "number" and predictions.at_point != other.at_point
     both = (predictions.without_point(), other.without_point()) if likeliest else (predictions, other)

@@ -96,6 +96,10 @@ def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
                 continue
             name = f"{key} of {model.name}" if key in baselines else key
             predictions = replace(predictions, positive=model.predictions.positive)
+            said = {} if model.known is None else model.known.metrics
+            given = said.get("folds") or (said.get("report", {}).get("policy") or {}).get("operating", {})
+            if (costs := given.get("costs")) and len(predictions.classes) > 2:  # they decide for both, as in the report
+                predictions = replace(predictions, costs=tuple(map(tuple, costs)))
             baselines[name] = Model(name, predictions, (model.name,))
     if len(models) + len(baselines) < 2 or not models:
         raise UsageError("there is nothing to compare: one model without baselines", "vitmed compare RUN_A RUN_B")
@@ -284,10 +288,12 @@ def operating_points(models: Sequence[Model]) -> tuple[dict[str, str], list[str]
             settings = report.get("evaluate", {})
             keys = [*TITLES, *["prevalence"] * bool(settings.get("cost"))]  # at another one, costs decide otherwise
             flags = [f"--{key} {settings[key]}".replace("_", "-") for key in keys if settings.get(key)]
-            points[model.name] = " ".join(flags).removesuffix(" True") or "the decisions of its table"
+            of_model = points.get(next(iter(model.baseline_of), ""), "the decisions of its table")
+            points[model.name] = " ".join(flags).removesuffix(" True") or of_model
     together = {point: listed([name for name in points if points[name] == point]) for point in points.values()}
-    each = "; ".join(f"{names} by {point or 'the likeliest class'}" for point, names in together.items())
-    how = "Two models of the same point are compared at it, two of different points by the likeliest class."
+    usual = f"the {TARGETS[models[0].kind].words.usual}"
+    each = "; ".join(f"{names} by {point or usual}" for point, names in together.items())
+    how = f"Two models of the same point are compared at it, two of different points by {usual}."
     return points, [f"The operating points differ: {each}. {how}"] * (len(together) > 1)
 
 
@@ -471,7 +477,7 @@ def _verdict(pair: paired.ComparedPair, kind: TargetKind, both: tuple[Any, Any],
     a, b = both
     decided = a.kind == "number" or np.array_equal(a.predicted, b.predicted)
     if decided and same_predictions(a, b):
-        but = " but for their operating points: by the likeliest class" if pair.likeliest else ":"
+        but = f" but for their operating points: by the {kind.words.usual}" if pair.likeliest else ":"
         alike = a.amounts.shape == b.amounts.shape and np.allclose(a.amounts, b.amounts, 0, SAME * a.target.spread)
         but = " but for their prediction intervals:" if a.kind == "number" and not alike else but
         return f"{pair.first} and {pair.second} are the same{but} they predict the same for every image"

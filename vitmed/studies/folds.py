@@ -41,7 +41,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import Extra
 from vitmed.report.evaluate import facts
 from vitmed.report.headline import Evaluation, report_evaluation
-from vitmed.report.participant_flow import folds_flow
+from vitmed.report.participant_flow import evaluated_images, flow_of, folds_flow
 from vitmed.report.results import Origin, Results
 from vitmed.report.write import Report, read_baselines
 from vitmed.studies.cluster import HERE, Places
@@ -191,8 +191,7 @@ class CrossValidation(Study[Evaluation]):
             yield self.job(repeat, fold, config=self.planned, sets=tuple(sets))
 
     def done(self) -> list[RunFolder]:
-        runs = [self.job(*place).done(self.folder) for place in self.divided.places]
-        return [run for run in runs if run is not None]
+        return [run for place in self.divided.places if (run := self.job(*place).done(self.folder))]
 
     def tested(self) -> list[Tested]:
         """Read the evaluations of the tests of finished runs. Raises CheckpointError for a best.pt without one."""
@@ -349,10 +348,6 @@ def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
 # --- folds or runs as one model
 
 
-# rows of a report in which members may differ
-TRAINING = ("Started from", "Preprocessing", "Augmentation", "Views", "Optimisation", "Versions")
-
-
 @dataclass(frozen=True)
 class EnsembleResult:
     """The folder of an ensemble, the share of each folder that was joined, by name, and the evaluation on the images on
@@ -393,7 +388,7 @@ def read_candidate(folder: RunFolder) -> Candidate:
 
 
 def _choice(candidates: Sequence[Candidate], shares: Mapping[str, float], parts: Sequence[Any]) -> dict[str, Any]:
-    """The members in words, and the numbers of each candidate and of the mean, each by its own policy, in `parts`."""
+    """The members in words, the numbers of each candidate and the mean, by its own policy; facts that differ."""
     kind = TARGETS[candidates[0].members[0].splits.target.kind]
     names = (kind.headline[0], kind.val_loss)
     resamples = max(200, candidates[0].members[0].config.evaluate.resamples)
@@ -403,7 +398,11 @@ def _choice(candidates: Sequence[Candidate], shares: Mapping[str, float], parts:
         say(f"{name}: {', '.join(f'{kind.metrics[key].title} {value_text(overall[key])}' for key in names)}")
         rows[name] = {key: overall[key].to_dict() for key in names}
     joined = ", ".join(of) if len(of) > 1 else counted(len(candidates[0].members), "fold")
-    return {"words": f"the mean of {joined}", "numbers": rows}
+    every = [facts(member, "", 0, "") for candidate in candidates for member in candidate.members]
+    differ = ("Started from", "Preprocessing", "Augmentation", "Views", "Optimisation", "Versions")  # perhaps
+    texts = {key: dict.fromkeys(of_member[key] for of_member in every) for key in differ}
+    of_all = {key: "; ".join(each) for key, each in texts.items() if len(each) > 1}
+    return {"words": f"the mean of {joined}", "numbers": rows, "facts": of_all}
 
 
 def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[Splits, dict[str, list[str]]]:
@@ -481,17 +480,18 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     policy = choose_policy(for_policy, config, None, joined.weights_hash)
     predictions = policy.apply(for_policy)
     chosen = _choice(candidates, shares, [*parts, predictions] if len(parts) > 1 else parts)
-    each_facts = [facts(member, "", 0, "") for member in members]
-    texts = {key: dict.fromkeys(of_member[key] for of_member in each_facts) for key in TRAINING}
-    chosen["facts"] = {key: "; ".join(of_all) for key, of_all in texts.items() if len(of_all) > 1}
     outputs = open_network(joined, policy, "cpu", "fp32").outputs(lambda i: joined.preprocessing.drawn(), 1)
     policy = policy.model_copy(update={"known_logits": tuple(outputs.logits[0].tolist())})
     joined = replace(joined, policy=policy, chosen=chosen)
     say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
-    about_policy = "The decision policy was chosen on the validation images, on which each run chose its best epoch."
-    if (first := candidates[0]).folds:
+    about_policy = "This is the val split, which was used to make the model, so its numbers are optimistic."
+    first, flow, once = candidates[0], flow_of(splits, hashes), members[:0]
+    if first.folds:
+        once = members[: len(first.members) // first.models]
+        flow = folds_flow(once, [RunFolder(one.path.parent) for one in once], predictions, splits.samples["test"])
         about_policy = (
-            f"The decision policy was chosen on what {counted(first.models, 'model')} of {len(members)} said of each "
+            "These images chose the decision policy, which was used to make the model, so numbers that depend on it "
+            f"are optimistic. It was chosen on what {counted(first.models, 'model')} of {len(members)} said of each "
             "image, those that had not seen it. The mean of all is steadier than that, so its probabilities may be "
             "less extreme than its calibration assumes."
         )
@@ -505,7 +505,8 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     about = facts(joined, "the images on which the policy was chosen", len(predictions), "stored predictions")
     with bar("drawing the report", unit="steps"):
         origin = Origin(title=title, facts=about, notes=notes, run=place.name)
-        extra = Extra(weights_hash=joined.weights_hash, policy=policy, read=lambda name: thumbnail(root / name, how))
+        flow = flow.model_copy(update={"evaluated": evaluated_images(predictions, "val", folds=len(once) or None)})
+        extra = Extra(flow, joined.weights_hash, policy=policy, read=lambda name: thumbnail(root / name, how))
         metrics = Report.of(predictions, origin, config, extra).write(place.path / "val")
     save_ensemble(joined)  # last: without it the folder holds no ensemble
     if splits.samples["test"] and advise:

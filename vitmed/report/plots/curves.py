@@ -87,7 +87,7 @@ def reconstruction_figure(pictures: np.ndarray) -> Figure:
 OF_NUMBERS = ((BLUE, "-", "o"), (ORANGE, "--", "s"))  # of the first two numbers
 
 
-def stress_curves(robustness: Robustness | None) -> Figure | None:
+def stress_curves(robustness: Robustness | None, group: str = "patient") -> Figure | None:
     """A panel for each corruption: the first two numbers by strength, with bands; None without a corruption."""
     if robustness is None or not robustness.corruptions:
         return None
@@ -111,9 +111,8 @@ def stress_curves(robustness: Robustness | None) -> Figure | None:
         axes.set_title(part.title + ("" if part.lost.value is None else f": {change + 0:+.3f}"), fontsize=10)
         drawing.add_grid(axes)
     panels[0].set(xticks=range(6), ylim=(None, 1.02 if metric.higher_is_better else None))
-    patients = "" if robustness.n_groups is None else f" of {counted(robustness.n_groups, 'patient')}"
-    images = f"n = {counted(robustness.n, 'image')}{patients}"
-    title = f"{images}; in the titles: mean change of {metric.phrase}"
+    patients = "" if robustness.n_groups is None else f" of {counted(robustness.n_groups, group)}"
+    title = f"n = {counted(robustness.n, 'image')}{patients}; in the titles: mean change of {metric.phrase}"
     figure.suptitle(textwrap.fill(title, 32 * beside), fontsize=11)
     drawing.legend_below(figure, min(3, beside))
     return figure
