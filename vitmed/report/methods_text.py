@@ -23,6 +23,7 @@ UNEVEN = (
     "{} at the intraclass correlation of all patients."
 )
 PREFIXES = {"difference": "differences in ", "gaps": "gaps in ", "change": "changes by the calibration in "}
+PREFIXES["promised"] = "validation values of "
 
 
 class Row(NamedTuple):
@@ -139,8 +140,8 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
     likeliest = (
         f"For these differences the model, too, decided by the {decided}, since no baseline has its operating point."
     )
-    others += [likeliest] * any(baseline.likeliest for baseline in metrics.baselines.values())
-    return [*others, paired, f"Differences from the baselines were tested {joined(each)}."]
+    decide = [likeliest] * any(baseline.likeliest for baseline in metrics.baselines.values())
+    return [*others, paired, *decide, f"Differences from the baselines were tested {joined(each)}."]
 
 
 def _design(metrics: Results, shown: Callable[[str], str]) -> str:
