@@ -57,6 +57,19 @@ def test_what_is_pasted_into_a_paper_names_the_findings_that_a_mean_counts(tmp_p
     assert "classes" not in text
 
 
+def test_an_image_without_a_finding_counts_calls_of_known_labels_alone(tmp_path: Path, no_figures: None) -> None:
+    """A call where the label is unknown is no error, so the page does not say that nothing is called there."""
+    p = drawn()
+    found = write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=0))
+    free = ~(p.labels == 1).any(axis=1)
+    known = (~(p.predicted & (p.labels >= 0)).any(axis=1))[free].mean()
+    assert known > (~p.predicted.any(axis=1))[free].mean()
+    assert found.overall["no_finding_specificity"].value == pytest.approx(known)
+    text = " ".join((tmp_path / "report.html").read_text().split())
+    assert f"The model calls none of these findings in {known:.3f}" in text
+    assert "Share of images without any known finding in which no known one is called." in text
+
+
 def test_subgroups_of_rare_findings_are_missed_in_words(tmp_path: Path, no_figures: None) -> None:
     p = drawn(images=12)
     p = replace(p, labels=(np.arange(36).reshape(12, 3) < 6).astype(np.int8), columns={"site": tuple("ab" * 6)})
