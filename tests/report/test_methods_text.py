@@ -176,7 +176,7 @@ def test_what_holds_of_the_baselines_or_of_validation_is_not_said_of_the_others(
     given = {"policy": policy, "baselines": {"colour_and_size": replace(alone, logits=alone.logits / 2)}}
     metrics = write_report(tmp_path / "r", policy.apply(alone), config, title="t", **given)
     _, here, others, *_ = methods_text(metrics).paragraphs
-    assert "For these differences the model, too, decided by the likeliest class" in others
+    assert "For these, the model, too, decided by the likeliest class" in others
     assert "from the same methods. Differences from the baselines were paired" in others
     assert "effective number" not in here and "patient" not in here
     assert re.search("validation values of sensitivity, .* of the operating points.* effective number", others)
