@@ -20,9 +20,10 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.report import write
-from vitmed.report.chapters import MAIN, MANY, Plot
+from vitmed.report.chapters import MAIN, MANY, Plot, plots
 from vitmed.report.plots.evaluation import by_finding
 from vitmed.report.results import Results
+from vitmed.report.templates import environment
 from vitmed.report.write import folder_names
 
 
@@ -53,7 +54,9 @@ def test_what_is_pasted_into_a_paper_names_the_findings_that_a_mean_counts(tmp_p
     p = drawn()
     p.labels[:, 2] = 0
     p.labels[:4, 2] = 1
-    write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=0))
+    found = write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=0))
+    caption = environment().from_string(plots()["by_finding"].text).render(metrics=found)
+    assert "The dashed line is the mean over 2 of 3 findings, those that at least 5 images have" in caption
     text = (tmp_path / "methods.md").read_text()
     assert text.count("means over 2 of 3 findings, those that at least 5 images have and 5 lack") == 2
     assert "classes" not in text
