@@ -148,9 +148,8 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
     unit = metrics.unit
     patients = "" if metrics.n_groups is None else f" of {counted(metrics.n_groups, metrics.unit)}"
     per_class = [f"{shown(name)}: {entry.n:,}" for name, entry in metrics.per_class.items()]
-    many = "with {:,} findings" if metrics.target.kind == "findings" else "in {:,} classes"
-    classes = f" ({', '.join(per_class)})" if len(per_class) <= 10 else f" {many.format(len(per_class))}"
-    classes = classes if per_class else ""
+    many = ("with {:,} findings" if metrics.target.kind == "findings" else "in {:,} classes").format(len(per_class))
+    classes = f" {many}" if len(per_class) > 10 else f" ({', '.join(per_class)})" * bool(per_class)
     images = f"{metrics.images}{patients}{classes}"
     text = [f"The model was evaluated on {images}."]
     folds, times = metrics.divided

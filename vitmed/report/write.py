@@ -259,15 +259,13 @@ NUMBER = re.compile(r"^-?\d{1,3}(,\d{3})+(\.\d+)?$")  # 1,234: no number for a p
 SPECIAL = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
 MATH = {"≥": "ge", "≤": "le", "≠": "ne", "≈": "approx", "→": "to", "α": "alpha", "β": "beta", "γ": "gamma", "μ": "mu"}
 SIGNS = {sign: rf"\text{name}{{}}" for sign, name in SPECIAL.items()} | {sign: f"\\{sign}" for sign in "&%$#_{}"}
-SIGNS |= {sign: rf"\ensuremath{{\{name}}}" for sign, name in MATH.items()}
-SIGNS |= {"[": "{[}", "*": "{*}"}  # else an argument of the row above
+SIGNS |= {sign: rf"\ensuremath{{\{name}}}" for sign, name in MATH.items()} | {"[": "{[}", "*": "{*}"}  # no arguments
 
 
 def write_paper(folder: Path, metrics: Results, content: Document) -> None:
-    """Write the sentence, every table as CSV (CHAPTER-HEADING.csv; those of numbers also in tables.tex), and every
-    figure as PDF. A second table below a heading is named by its first column, too."""
+    """Write the sentence, the tables (CHAPTER-HEADING.csv; those of numbers also in tables.tex), and figures as PDF."""
     make_folder(folder)
-    lines, tables = [PREAMBLE], dict[str, tuple[Table, str]]()
+    lines, tables = [PREAMBLE], list[str]()
     write_text(folder / "results.txt", results_sentence(metrics) + "\n")
     for chapter in content.chapters:
         heading = ""
@@ -277,14 +275,13 @@ def write_paper(folder: Path, metrics: Results, content: Document) -> None:
             elif isinstance(block, Picture):
                 write_bytes(folder / f"{block.name}.pdf", block.drawn.pdf)
             elif isinstance(block, Table) and block.head and block.css != LEFT_OUT:
-                name = heading
-                while chapter.key + name in tables:
-                    name += f": {text_of(block.head[0])}"
-                tables[chapter.key + name] = block, chapter.title + name
-    names = folder_names(tuple(tables))
-    for key, (table, caption) in tables.items():
-        write_text(folder / f"{names[key]}.csv", csv_text(_columns(table)))
-        lines += ["", *latex(table, caption, names[key])] * (table.css != CHECKLIST)
+                title = heading
+                while chapter.key + title in tables:  # a second table below one heading
+                    title += f": {text_of(block.head[0])}"
+                tables.append(chapter.key + title)
+                name = folder_names(tuple(tables))[tables[-1]]
+                write_text(folder / f"{name}.csv", csv_text(_columns(block)))
+                lines += ["", *latex(block, chapter.title + title, name)] * (block.css != CHECKLIST)
     write_text(folder / "tables.tex", "\n".join(lines) + "\n")
 
 
