@@ -333,4 +333,5 @@ def latex(table: Table, caption: str, label: str) -> Iterator[str]:
 
 def _escaped(text: str) -> str:
     """Text that LaTeX shows as it is: two hyphens are no dash, and one before a number is a minus."""
-    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text.translate(str.maketrans(SIGNS)).replace("--", "-{}-"))
+    shown = "".join(SIGNS.get(sign, sign) for sign in text).replace("--", "-{}-")
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", shown)
