@@ -130,6 +130,8 @@ def test_classes_are_matched_by_name(trained: Trained, tmp_path: Path) -> None:
     assert found.predictions.labels.tolist() == [0] * 5 + [2] * 5
     assert found.metrics["overall"]["accuracy"]["value"] >= 0.8  # the labels fit the images
     assert sum("no image of class 'blue'" in text for text in ui.warned) == 1
+    first = found.metrics["notes"][0]  # these images have no splits, in which a patient could be twice
+    assert first.startswith("Patients are unknown. One may also be in the training images") and "split" not in first
 
 
 def test_a_report_says_which_images_it_judged(trained: Trained, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from dataclasses import replace
@@ -16,11 +17,13 @@ from scipy.stats import binomtest
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.config import EvaluateConfig
+from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.report import write
-from vitmed.report.chapters import MAIN, MANY, Plot
+from vitmed.report.chapters import MAIN, MANY, Plot, plots
 from vitmed.report.plots.evaluation import by_finding
 from vitmed.report.results import Results
+from vitmed.report.templates import environment
 from vitmed.report.write import folder_names
 
 
@@ -51,10 +54,42 @@ def test_what_is_pasted_into_a_paper_names_the_findings_that_a_mean_counts(tmp_p
     p = drawn()
     p.labels[:, 2] = 0
     p.labels[:4, 2] = 1
-    write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=0))
+    found = write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=0))
+    caption = environment().from_string(plots()["by_finding"].text).render(metrics=found)
+    assert "The dashed line is the mean over 2 of 3 findings, those that at least 5 images have" in caption
     text = (tmp_path / "methods.md").read_text()
     assert text.count("means over 2 of 3 findings, those that at least 5 images have and 5 lack") == 2
     assert "classes" not in text
+
+
+def test_each_finding_stands_beside_its_threshold_and_the_methods_name_the_rule(
+    tmp_path: Path, no_figures: None
+) -> None:
+    """Four images have the third, too few to choose its threshold."""
+    p, config = drawn(), EvaluateConfig(resamples=0, target_sensitivity=0.8, format="paper")
+    p.labels[:, 2] = 0
+    p.labels[:4, 2] = 1
+    policy = choose_policy(p, config)
+    decided = policy.apply(p)
+    write_report(tmp_path / "r", decided, config, title="t", policy=policy)
+    tables = (csv.DictReader(file.open()) for file in (tmp_path / "r" / "paper").glob("findings-*.csv"))
+    shown = {row["Finding"]: row["Threshold"] for table in tables for row in table}
+    assert shown == {"finding 2": "0.5"} | {p.classes[k]: f"{decided.thresholds[k]:.3f}" for k in (0, 1)}
+    rule = "a threshold of its own, chosen on validation images (target sensitivity 0.8), or from 0.5 where none"
+    assert f"Each finding was called from {rule} could be chosen." in (tmp_path / "r" / "methods.md").read_text()
+
+
+def test_an_image_without_a_finding_counts_calls_of_known_labels_alone(tmp_path: Path, no_figures: None) -> None:
+    """A call where the label is unknown is no error, so the page does not say that nothing is called there."""
+    p = drawn()
+    found = write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=0))
+    free = ~(p.labels == 1).any(axis=1)
+    known = (~(p.predicted & (p.labels >= 0)).any(axis=1))[free].mean()
+    assert known > (~p.predicted.any(axis=1))[free].mean()
+    assert found.overall["no_finding_specificity"].value == pytest.approx(known)
+    text = " ".join((tmp_path / "report.html").read_text().split())
+    assert f"The model calls none of these findings in {known:.3f}" in text
+    assert "Share of images without any known finding in which no known one is called." in text
 
 
 def test_subgroups_of_rare_findings_are_missed_in_words(tmp_path: Path, no_figures: None) -> None:

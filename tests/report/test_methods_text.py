@@ -168,6 +168,20 @@ def test_the_text_says_what_validation_chose(tmp_path: Path) -> None:
     )
 
 
+def test_what_holds_of_the_baselines_or_of_validation_is_not_said_of_the_others(tmp_path: Path) -> None:
+    """The readers are compared at the threshold of the model, the baselines are not; the images have no patients, those
+    of validation have."""
+    p, config = draw(), EvaluateConfig(resamples=20, raters=["reader"], target_sensitivity=0.8)
+    policy, alone = choose_policy(p, config), replace(p, groups=None)
+    given = {"policy": policy, "baselines": {"colour_and_size": replace(alone, logits=alone.logits / 2)}}
+    metrics = write_report(tmp_path / "r", policy.apply(alone), config, title="t", **given)
+    _, here, others, *_ = methods_text(metrics).paragraphs
+    assert "For these, the model, too, decided by the likeliest class" in others
+    assert "from the same methods. Differences from the baselines were paired" in others
+    assert "effective number" not in here and "patient" not in here
+    assert re.search("validation values of sensitivity, .* of the operating points.* effective number", others)
+
+
 def test_names_of_classes_are_text(tmp_path: Path) -> None:
     write(tmp_path / "r", draw(("no_tumour", "<b>|x")))
     assert "no\\_tumour" in (text := (tmp_path / "r" / "methods.md").read_text()) and "\\<b\\>\\|x" in text

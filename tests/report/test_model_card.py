@@ -42,6 +42,7 @@ def test_a_run_has_one_and_its_numbers_are_those_of_the_test(trained: Trained) -
     assert numbers["roc_auc"]["value"] == pytest.approx(auroc["value"], abs=1e-6)
     assert numbers["roc_auc"]["args"]["low"] == pytest.approx(auroc["low"], abs=1e-6)
     assert f"| AUROC | {auroc['value']:.3f} | {auroc['low']:.3f} to {auroc['high']:.3f} |" in text
+    assert header(text)["datasets"] == ["data"] == [result["dataset"]["name"]]
     assert header(text)["pipeline_tag"] == "image-classification" and header(text)["library_name"] == "vitmed"
     assert "Research use only; not a medical device" in text and "`test/report.html`" in text
     for word in ("amber", "blue", "green", "Out of scope", "Preprocessing: ", "vitmed predict"):

@@ -17,6 +17,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER
 from vitmed.report.analyses import Extra
 from vitmed.report.chapters import first_sentence
+from vitmed.report.methods_text import methods_text
 from vitmed.report.results import Origin
 from vitmed.report.write import Report
 
@@ -67,12 +68,17 @@ def test_a_finding_is_called_from_what_its_folds_chose_and_its_report_counts_no_
         np.stack([logits] * 2, axis=1),
         columns={ANSWER: ("yes", "no: mass is too unsure for the chosen risk") * 40},
     )
-    for asked, threshold in ((EvaluateConfig(calibration="none"), "0.5."), (TARGET, "that each fold chose.")):
+    own = "a threshold of its own in each fold, chosen on validation images (target sensitivity 0.9)"
+    for asked, threshold, rule in (
+        (EvaluateConfig(calibration="none"), "0.5", "a probability of 0.5"),
+        (TARGET, "that each fold chose", own),
+    ):
         policies = [choose_policy(draw(5 + k, range(100, 180)), asked) for k in range(2)]
         each = [evaluate_predictions(test, 0) for test in tests]
         of_one = folds_of_classes(each, policies, ("auroc", "accuracy"), 0.9, asked)
         folds = of_one.model_copy(update={"findings": dict.fromkeys(pooled.classes, of_one)})
         report = Report.of(pooled, Origin(title="x"), config, Extra(folds=folds))
-        assert f"of the others at the threshold {threshold}" in first_sentence(report.results)
+        assert f"of the others at the threshold {threshold}." in first_sentence(report.results)
+        assert f"Each finding was called from {rule}." in methods_text(report.results).paragraphs[0]
         assert len(report.findings) == 2 and all(of.results.answers is None for of in report.findings.values())
         assert all(ANSWER not in of.predictions.columns for of in report.findings.values())

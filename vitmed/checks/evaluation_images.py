@@ -18,7 +18,7 @@ from vitmed.data.folders import class_names, split_folders
 from vitmed.data.image_cache import ImageCache, hash_files, scan
 from vitmed.data.label_kinds import LabelRequest
 from vitmed.data.listing import further_columns, list_by_folder, list_by_table, with_patients
-from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
+from vitmed.data.patients import patient_notes, show_expression
 from vitmed.data.samples import ALL, Sample, Splits, labelled_by, targets_in
 from vitmed.data.thread_batches import check_readable
 from vitmed.imaging.choose_window import lost_outside
@@ -130,7 +130,8 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
         notes.append(f"Deep images are {WINDOWED.format(window)}." if deep else IDLE_WINDOW.format(window))
     notes += [f"{lost}." for lost in lost_outside([root / sample.path for sample in samples], how.frame, window)]
     if any(sample.group is None for sample in samples):
-        notes.insert(0, f"Patients are unknown. {UNKNOWN}")
+        also = "One may also be in the training images, and the intervals take each image as independent."
+        notes.insert(0, f"Patients are unknown. {also}")
     part_name = None if part == ALL else part
     return EvaluationImages(how, root, samples, images.columns, notes + leaks, part_name, seen=seen)
 

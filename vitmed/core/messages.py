@@ -27,7 +27,7 @@ GRAVE = (  # words of warnings and notes on what may make a result false, the gr
     "lie outside the window",
     "which was used to make the model|within its first pass",
     "guessed from the file names",
-    "may be in two splits",  # any patient, which is more than some pictures that look alike
+    "may be in two splits|may also be in the training images",  # any patient: more than pictures that look alike
     "in two splits",
     "two labels|does not follow from the|too few to say how well",
     "atients are unknown|^Split by|come from|has images of two classes|can be predicted from",

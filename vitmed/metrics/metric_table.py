@@ -72,7 +72,7 @@ FINDING_METRICS: dict[str, Metric] = {  # of findings: macro is a mean over find
     "f1_micro": Metric("F1, micro", "Harmonic mean of sensitivity and PPV of all labels of all findings together."),
     "subset_accuracy": Metric("Subset accuracy", "Share of images of which every known label is right."),
     "no_finding_specificity": Metric(
-        "Specificity without findings", "Share of the images without any known finding in which none is called."
+        "Specificity without findings", "Share of images without any known finding in which no known one is called."
     ),
     "hamming_loss": _error("Hamming loss", "Share of the known labels that are wrong."),
     "log_loss": _error("Log loss", "Mean -ln of the probability given to the truth, over all known labels."),

@@ -9,6 +9,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.config import GRADE_ERRORS
 from vitmed.core.text import counted, format_probability
 from vitmed.decisions.operating_points import DECIDES
+from vitmed.decisions.operating_points import TITLES as POINTS
 from vitmed.metrics.estimates import FEWEST, Estimate
 from vitmed.metrics.metric_table import TITLES, methods, phrase
 from vitmed.metrics.readers import ReaderComparison
@@ -23,6 +24,7 @@ UNEVEN = (
     "{} at the intraclass correlation of all patients."
 )
 PREFIXES = {"difference": "differences in ", "gaps": "gaps in ", "change": "changes by the calibration in "}
+PREFIXES["promised"] = "validation values of "
 
 
 class Row(NamedTuple):
@@ -135,11 +137,9 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
     if not each:
         return others
     paired = "Differences from the baselines were paired, and their intervals were computed on the original scale."
-    decided = "side of 0.5" if metrics.target.kind == "findings" else "likeliest class"
-    likeliest = (
-        f"For these differences the model, too, decided by the {decided}, since no baseline has its operating point."
-    )
-    others += [likeliest] * any(baseline.likeliest for baseline in metrics.baselines.values())
+    if any(baseline.likeliest for baseline in metrics.baselines.values()):
+        decided = "side of 0.5" if metrics.target.kind == "findings" else "likeliest class"
+        paired += f" For these, the model, too, decided by the {decided}, since no baseline has its operating point."
     return [*others, paired, f"Differences from the baselines were tested {joined(each)}."]
 
 
@@ -148,9 +148,8 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
     unit = metrics.unit
     patients = "" if metrics.n_groups is None else f" of {counted(metrics.n_groups, metrics.unit)}"
     per_class = [f"{shown(name)}: {entry.n:,}" for name, entry in metrics.per_class.items()]
-    many = "with {:,} findings" if metrics.target.kind == "findings" else "in {:,} classes"
-    classes = f" ({', '.join(per_class)})" if len(per_class) <= 10 else f" {many.format(len(per_class))}"
-    classes = classes if per_class else ""
+    many = ("with {:,} findings" if metrics.target.kind == "findings" else "in {:,} classes").format(len(per_class))
+    classes = f" {many}" if len(per_class) > 10 else f" ({', '.join(per_class)})" * bool(per_class)
     images = f"{metrics.images}{patients}{classes}"
     text = [f"The model was evaluated on {images}."]
     folds, times = metrics.divided
@@ -175,6 +174,8 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
         if way == DECIDES["cost"] and (error := metrics.report.evaluate.get("cost")) in GRADE_ERRORS:
             way = f"lowest expected {error} error in grades"
         text.append(f"The class with the {way} was predicted.")
+    elif metrics.n and metrics.target.kind == "findings":
+        text.append(f"Each finding was called from {_thresholds(metrics)}.")
     if (agreed := metrics.bland_altman) is not None:
         parts = f", from components of variance between and within {unit}s, none below 0" * agreed.repeated
         text.append(f"Limits of agreement are the mean error -/+ 1.96 standard deviations of the error{parts}.")
@@ -192,6 +193,18 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
     if unit != "patient" and metrics.n_groups is not None:
         text.append(f"Where this text says patient, read {unit}.")
     return " ".join(text)
+
+
+def _thresholds(metrics: Results) -> str:
+    """From what findings were called, and by which rule that was chosen."""
+    points = [of["operating"] for of in (metrics.report.policy or {}).get("findings", {}).values()]
+    asked = {point["chosen"]: point["points"][point["chosen"]]["asked"] for point in points}
+    for folds in (metrics.folds.findings if metrics.folds else {}).values():
+        asked |= {fold.point: folds.target for fold in folds.each}
+    half = ", or from 0.5 where none could be chosen" * ("default" in asked)
+    rules = [f"{POINTS[key].lower()} {'' if x is None else x}".strip() for key, x in asked.items() if key != "default"]
+    own = f"a threshold of its own{' in each fold' * (metrics.folds is not None)}, chosen on validation images"
+    return f"{own} ({joined(rules)}){half}" if rules else "a probability of 0.5"
 
 
 def _estimates(metrics: Results) -> Iterator[tuple[str, str, str, Estimate]]:

@@ -63,8 +63,9 @@ def _stamp(text: str) -> str:
 
 def card_header(metrics: Results, name: str) -> dict[str, Any]:
     """The fields of the YAML header; of the numbers those that are defined, each with its interval."""
-    data, name = " ".join(metrics.report.title.split()), " ".join(name.split())  # `---` in a line ends a header
-    slug = re.sub(r"[^A-Za-z0-9.]+", "-", data.removeprefix("test of ")).strip("-.")[:90] or "data"
+    data, name = (" ".join(text.split()) for text in (metrics.report.title, name))  # `---` in a line ends a header
+    data = data.removesuffix(", test split")
+    slug = re.sub(r"[^A-Za-z0-9.]+", "-", data).strip("-.")[:90] or "data"
     entries = []
     for key, title, number in headline_of(metrics):
         if number.value is None:

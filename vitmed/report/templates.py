@@ -232,7 +232,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
         for one in (
             *(number, value, interval, share, percent, in_percent, percentage, phrase, reasons),
             *(td, cell, cells, counted, counted_doing, title_of, sampling_of),
-            *(name_of, methods_text, results_sentence, spread_of, value_text),
+            *(means_over, name_of, methods_text, results_sentence, spread_of, value_text),
         )
     },
 }

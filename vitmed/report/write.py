@@ -250,35 +250,41 @@ def read_baselines(folder: Path) -> dict[str, Predictions]:
 # --- --format paper: one sentence of results, tables as LaTeX and CSV, figures as PDF
 
 LEFT_OUT, CHECKLIST = "prose", "checklist"  # tables of explanations, which methods.md has; those of text, no LaTeX
-PREAMBLE = "% \\usepackage{adjustbox, booktabs}; below the numbers: confidence intervals"
+PREAMBLE = "% \\usepackage{adjustbox, booktabs}; below the numbers: confidence intervals; other letters: lualatex"
 NUMBER = re.compile(r"^-?\d{1,3}(,\d{3})+(\.\d+)?$")  # 1,234: no number for a program
-SPECIAL = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater"}
+SPECIAL = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
+MATH = {"≥": "ge", "≤": "le", "≠": "ne", "≈": "approx", "→": "to", "α": "alpha", "β": "beta", "γ": "gamma", "μ": "mu"}
+SIGNS = {sign: rf"\text{name}{{}}" for sign, name in SPECIAL.items()} | {sign: f"\\{sign}" for sign in "&%$#_{}"}
+SIGNS |= {sign: rf"\ensuremath{{\{name}}}" for sign, name in MATH.items()} | {"[": "{[}", "*": "{*}"}  # no arguments
 
 
 def write_paper(folder: Path, metrics: Results, content: Document) -> None:
-    """Write the sentence, every table (CHAPTER-1.csv; those of numbers also in tables.tex), and every figure as PDF."""
+    """Write the sentence, the tables (CHAPTER-HEADING.csv; those of numbers also in tables.tex), and figures as PDF."""
     make_folder(folder)
-    lines = [PREAMBLE]
+    lines, tables = [PREAMBLE], list[str]()
     write_text(folder / "results.txt", results_sentence(metrics) + "\n")
     for chapter in content.chapters:
-        number, heading = 0, ""
+        heading = ""
         for block in _inside(chapter.blocks):
             if isinstance(block, Text) and block.level:
                 heading = f": {text_of(block.words)}"
             elif isinstance(block, Picture):
                 write_bytes(folder / f"{block.name}.pdf", block.drawn.pdf)
             elif isinstance(block, Table) and block.head and block.css != LEFT_OUT:
-                number += 1
-                write_text(folder / f"{chapter.key}-{number}.csv", csv_text(_columns(block)))
-                caption = f"{chapter.title}{heading} ({number})"
-                lines += ["", *latex(block, caption, f"{chapter.key}-{number}")] * (block.css != CHECKLIST)
+                title = heading
+                while chapter.key + title in tables:  # a second table below one heading
+                    title += f": {text_of(block.head[0])}"
+                tables.append(chapter.key + title)
+                name = folder_names(tuple(tables))[tables[-1]]
+                write_text(folder / f"{name}.csv", csv_text(_columns(block)))
+                lines += ["", *latex(block, chapter.title + title, name)] * (block.css != CHECKLIST)
     write_text(folder / "tables.tex", "\n".join(lines) + "\n")
 
 
 def _inside(blocks: Sequence[Block]) -> Iterator[Block]:
     for block in blocks:
-        if isinstance(block, Group):  # the title of what is folded stands above it
-            yield from [Text(block.summary, level=3)] if block.summary else []
+        if isinstance(block, Group) and (title := block.title or block.summary):  # it stands above
+            yield Text(title, level=3)
         yield from _inside(block.blocks) if isinstance(block, Group) else (block,)
 
 
@@ -322,4 +328,6 @@ def latex(table: Table, caption: str, label: str) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    return re.sub(r"[\\~^<>&%$#_{}]", lambda m: rf"\text{SPECIAL[m[0]]}{{}}" if m[0] in SPECIAL else "\\" + m[0], text)
+    """Text that LaTeX shows as it is: two hyphens are no dash, and one before a number is a minus."""
+    shown = "".join(SIGNS.get(sign, sign) for sign in text).replace("--", "-{}-")
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", shown)
