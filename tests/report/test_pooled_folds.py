@@ -69,11 +69,18 @@ def test_a_finding_is_called_from_what_its_folds_chose_and_its_report_counts_no_
         columns={ANSWER: ("yes", "no: mass is too unsure for the chosen risk") * 40},
     )
     own = "a threshold of its own in each fold, chosen on validation images (target sensitivity 0.9)"
-    for asked, threshold, rule in (
-        (EvaluateConfig(calibration="none"), "0.5", "a probability of 0.5"),
-        (TARGET, "that each fold chose", own),
+    none = EvaluateConfig(calibration="none")
+    for asked, second, threshold, rule in (
+        (none, none, "0.5", "a probability of 0.5"),
+        (TARGET, TARGET, "that each fold chose", own),
+        (
+            TARGET,
+            none,
+            "that 1 of 2 folds chose, and 0.5 in the others",
+            f"{own}, or from 0.5 where none could be chosen",
+        ),
     ):
-        policies = [choose_policy(draw(5 + k, range(100, 180)), asked) for k in range(2)]
+        policies = [choose_policy(draw(5 + k, range(100, 180)), way) for k, way in enumerate((asked, second))]
         each = [evaluate_predictions(test, 0) for test in tests]
         of_one = folds_of_classes(each, policies, ("auroc", "accuracy"), 0.9, asked)
         folds = of_one.model_copy(update={"findings": dict.fromkeys(pooled.classes, of_one)})

@@ -291,7 +291,10 @@ def fold_notes(folds: Folds) -> list[str]:
         texts = numbered(["the likelier class" if limit is None else f"from {limit:.3g}" for limit in thresholds])
         way = f"Each fold decides at its own threshold, chosen on its validation ({title}): {texts}."
         if folds.findings:
-            way = f"Each fold calls each finding from its own threshold, chosen on its validation ({title})."
+            half = {name: sum(fold.point == "default" for fold in of.each) for name, of in folds.findings.items()}
+            few = listed([f"{name} in {count} of {len(folds.each)} folds" for name, count in half.items() if count])
+            few = f"; but from 0.5, since none could be chosen: {few}" * bool(few)
+            way = f"Each fold calls each finding from its own threshold, chosen on its validation ({title}){few}."
         elif folds.costs is not None and all(limit is None for limit in thresholds) and by_fold(folds):
             way = "Each fold predicts the class with the lowest expected cost, by the costs of the configuration."
         elif folds.asked == "balanced":
