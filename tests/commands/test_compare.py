@@ -347,7 +347,7 @@ def test_models_of_other_operating_points_are_compared_by_the_likeliest_class(tm
         assert float(row["first_value"]) - float(row["second_value"]) == pytest.approx(
             float(row["difference"]), abs=2e-6
         )
-    assert "b (--target-sensitivity 0.99)" in (tmp_path / "out" / "comparison.tex").read_text()
+    assert "b (-{}-target-sensitivity 0.99)" in (tmp_path / "out" / "comparison.tex").read_text()  # no en dash
     found = judge(*folders[1:]).content  # both at their own threshold
     assert all(model["likeliest"] is None for model in found["models"].values())
     assert not any("operating points" in note for note in found["notes"])
@@ -787,7 +787,7 @@ def test_the_tables_hold_each_models_own_numbers_beside_the_difference(tmp_path:
     assert float(rows[0]["difference"]) < 0
     shown = f"{pair.difference['auroc'].value:+.3f}"
     latex, page = ((tmp_path / "out" / f"comparison.{kind}").read_text() for kind in ("tex", "html"))
-    assert r"\label{tab:comparison}" in latex and "A minus B" in latex and shown in latex
+    assert r"\label{tab:comparison}" in latex and "A minus B" in latex and shown.replace("-", "$-$") in latex
     assert shown in page and f"poor is worse than =good: AUROC difference {shown}" in page
     for own in (models["poor"].overall["auroc"], models["=good"].overall["auroc"]):
         assert all(f"{own.value:.3f}" in text for text in (latex, page))
