@@ -42,9 +42,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
         clock.looks = getattr(clock, "looks", 0) + 1  # type: ignore[attr-defined]
         return clock.looks - clock.began  # type: ignore[attr-defined,no-any-return]
 
-    monkeypatch.setattr(
-        Clock, "__init__", lambda clock, began=None: vars(clock).update(began=began or 0.0, start=(0.0, 0.0))
-    )
+    monkeypatch.setattr(Clock, "__init__", lambda clock, began=None: setattr(clock, "began", began or 0.0))
     monkeypatch.setattr(Clock, "seconds", seconds)
     monkeypatch.setattr(After, "__init__", lambda after, *_: after.__dict__.update(fixed=REPORTING, steps=0.0))
     monkeypatch.setattr(After, "keep", lambda *_: None)
@@ -268,12 +266,12 @@ def test_the_real_first_step_does_not_say_how_long_the_evaluation_takes() -> Non
 
 
 def test_a_real_start_on_a_busy_machine_keeps_more_time_for_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """70 s for 10 s of CPU time before the first step: with the ten that count as alone, four times as long."""
+    """70 s for 10 s of CPU time before the first step: with ten that count as alone, four times as long."""
     after = After.__new__(After)
     after.fixed, after.steps = REPORTING, 0.0
     monkeypatch.setattr(finetune, "After", lambda *_: after)
-    clock = SimpleNamespace(start=(time.monotonic() - 70, time.process_time() - 10))
+    session = SimpleNamespace(began=(time.monotonic() - 70, time.process_time() - 10))
     task = SimpleNamespace(after=None, contention=None, planned_rate=None)
     run: Any = SimpleNamespace(state=SimpleNamespace(running={"seconds": 1.0, "waited": 0.0, "images": 9}, history=[]))
-    run.session, run.splits, run.config, run.device = SimpleNamespace(clock=clock), None, None, None
+    run.session, run.splits, run.config, run.device = session, None, None, None
     assert Finetune.seconds_after(task, run) == pytest.approx(4 * REPORTING, rel=0.02)  # type: ignore[arg-type]

@@ -156,7 +156,7 @@ class Finetune(Task[Config]):
         seconds, waited, images = map(sum, zip(*timings(run.state), strict=True))
         now = time.monotonic(), time.thread_time(), waited
         if self.after is None or self.contention is None:
-            began, used = run.session.clock.start  # what comes before training shows, too, how busy the machine is
+            began, used = run.session.began  # reading the images shows, too, how busy the machine is
             self.after = After(run.splits, run.config, run.device)
             self.contention = Contention(began, now[1] - (time.process_time() - used), waited)
         factor, known = self.contention.factor(*now), SURE if self.planned_rate else 0.0

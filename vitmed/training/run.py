@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,6 +59,7 @@ class Session:
     precision: Precision
     ranks: Ranks = ALONE
     clock: Clock = field(default_factory=Clock)
+    began: tuple[float, float] = field(default_factory=lambda: (time.monotonic(), time.process_time()))  # its CPU time
 
     @classmethod
     def of(cls, config: AnyConfig, ranks: Ranks = ALONE, clock: Clock | None = None) -> Self:

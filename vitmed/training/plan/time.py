@@ -352,11 +352,10 @@ def time_line(config: Config, forecast: Forecast) -> tuple[float, str]:
 
 class Clock:
     """The seconds that the commands of a run have taken: this one, which began then on `time.monotonic` (default now),
-    and those that it resumes. `start` is when this one began, and the CPU time of the process then."""
+    and those that it resumes."""
 
     def __init__(self, began: float | None = None) -> None:
-        self.start = (time.monotonic(), time.process_time()) if began is None else (began, 0.0)
-        self.began = self.start[0]
+        self.began = time.monotonic() if began is None else began
 
     def seconds(self) -> float:
         return time.monotonic() - self.began
