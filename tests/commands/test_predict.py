@@ -134,14 +134,14 @@ def test_no_run_and_no_image_to_be_found(
     monkeypatch.chdir(tmp_path)
     answer = vitmed("predict", "image.png")
     assert answer.code == 4 and "no run with a best.pt" in answer.err and "vitmed train" in answer.err
-    for names, file, told in (
-        ("image.png", "none.pt", r"none\.pt"),
-        ([], trained.best, "no image is named"),
-        ([tmp_path], trained.best, "no images in this folder"),
-        ([trained.best.parent], trained.best, "is a run, expected images"),  # its figures are images, too
-        (["x*.png"], trained.best, "no file matches"),
+    for names, file, kind, told in (
+        ("image.png", "none.pt", CheckpointError, r"none\.pt"),
+        ([], trained.best, DataError, "no image is named"),
+        ([tmp_path], trained.best, DataError, "no images in this folder"),
+        ([trained.best.parent], trained.best, UsageError, "is a run, expected images"),  # its figures are images, too
+        (["x*.png"], trained.best, DataError, "no file matches"),
     ):
-        with pytest.raises((CheckpointError, DataError, UsageError), match=told):
+        with pytest.raises(kind, match=told):
             predict(names, checkpoint=file)
 
 

@@ -270,6 +270,7 @@ def test_a_real_start_on_a_busy_machine_keeps_more_time_for_the_evaluation(monke
     after = After.__new__(After)
     after.fixed, after.steps = REPORTING, 0.0
     monkeypatch.setattr(finetune, "After", lambda *_: after)
+    monkeypatch.setattr(finetune, "busy", lambda: "other programs use 1.0 of 2 cores")
     session = SimpleNamespace(began=(time.monotonic() - 70, time.process_time() - 10))
     task = SimpleNamespace(after=None, contention=None, planned_rate=None)
     run: Any = SimpleNamespace(state=SimpleNamespace(running={"seconds": 1.0, "waited": 0.0, "images": 9}, history=[]))

@@ -150,7 +150,7 @@ def test_a_column_of_patients_with_an_unusual_name_is_named_and_taken(
     patients.report_patients(splits := make_splits(DataConfig(**given)), "a risk")
     assert not splits.grouped
     if not named:
-        assert ui.warned[-1] == "patients are unknown: a risk (use --group-regex or --groups)"
+        assert ui.warned[-1] == "patients are unknown: a risk (use --group-regex or --groups TABLE)"
         return
     assert ui.warned[-1].endswith(f"The column {column!r} of t.csv seems to name them: --groups {table}")
     splits = make_splits(DataConfig(**given, groups=str(table)))

@@ -211,7 +211,7 @@ PRIVATE = ("home", "users", "root")  # folders that hold folders named after a p
 NOWHERE = f"elsewhere-{'0' * 12}/images"  # of a data folder that is not named: no note has this mark
 _MARK = re.compile(r"elsewhere-([0-9a-f]{12})/.+")
 NOTES = "VITMED_PLACES"  # the variable in which a command hands its notes to the processes of its jobs
-_NOTES: dict[str, str] = json.loads(os.environ.get(NOTES, "{}"))  # mark -> path, of what this process stored or found
+_NOTES: dict[str, str] = json.loads(os.environ.get(NOTES) or "{}")  # mark -> path, of what this process stored or found
 
 
 def cache_folder() -> Path:

@@ -291,12 +291,14 @@ def report_patients(splits: Splits, risk: str = RISK) -> None:
                 named = f"The column {table.header[group]!r} of {file.name} seems to name them"
                 warn(f"patients are unknown: {risk}. {named}: --groups {quoted(file)}")
                 return
+    dicom = any(sample.path.lower().endswith((".dcm", ".dicom", ".ima")) for sample in splits.every)
+    others = f"{'--groups dicom, which reads PatientID, ' * dicom}--group-regex or --groups TABLE"
     if (guess := splits.guess) is None:
-        warn(f"patients are unknown: {risk} (use --group-regex or --groups)")
+        warn(f"patients are unknown: {risk} (use {others})")
     else:
         examples = ", ".join(guess.examples) + ", ..." * (guess.patients > len(guess.examples))
         by = f", {guess.evidence}" if guess.evidence else ""
         warn(
             f"patients are unknown: {risk}. The file names look like {counted(guess.patients, guess.what)} ({examples})"
-            f"{by}: confirm with {FLAG}, or use --group-regex or --groups TABLE"
+            f"{by}: confirm with {FLAG}, or use {others}"
         )

@@ -82,6 +82,10 @@ def choose_window(
             return ChosenWindow(None, [], warnings)
         limits = tuple(limit for sample in joined.values() for limit in _percentiles(sample))
         how, outside = f"the {LOW} and {HIGH} percentile of {len(parts):,} of {len(paths):,} training images", []
+        wide = [(_percentiles(v), limits[-2:] if white else limits[:2]) for v, _, white in parts if len(bits) > 1]
+        if 10 * (faint := sum(FAINT * (high - low) < of[1] - of[0] for (low, high), of in wide)) > len(wide):
+            shown = f"{faint:,} of {len(parts):,} images fill less than 1/{FAINT} of the window of all bit depths"
+            warnings.append(f"{shown}: they become almost uniform. Convert all to one bit depth before you train")
     else:
         limits, how = tuple(float(value) for value in setting), "as given"
         outside, advice = list[str](), "--window percentiles gives them a window of their own"
@@ -91,10 +95,6 @@ def choose_window(
             lost = [of + text for text in _saturation(parted, LOST, BURNT)]
             warnings += lost
             outside += [] if lost else [of + text for text in _saturation(parted)]
-    wide = [np.ptp(np.percentile(values, (LOW, HIGH))) for values, *_ in parts if len(bits) > 1 and len(values)]
-    if faint := sum(width < (limits[1] - limits[0]) / FAINT for width in wide):
-        shown = f"{faint:,} of {len(parts):,} images fill less than 1/{FAINT} of the window, which all bit depths share"
-        warnings.append(f"{shown}: they become almost uniform. Convert all to one bit depth before you train")
     return ChosenWindow(limits, [f"{kind}: {limits_text(limits)}, {how}", *outside], warnings)
 
 

@@ -91,6 +91,7 @@ def read(path: Path, frame: int | None) -> RawImage | Image.Image:
             Image.open(stream, formats=FORMATS).verify()
         with Image.open(stream, formats=FORMATS) as image:
             refuse_large(path, *image.size, pixel_bytes=1 if image.mode in ("1", "L", "P") else 4)
+            at = stream.tell()  # of a JPEG, behind the beginning of its first scan
             frames, bits, codestream = _frames_and_bits(image, stream, head)
             index = pick_frame(path, frames, frame)
             if bits > 8:
@@ -99,7 +100,7 @@ def read(path: Path, frame: int | None) -> RawImage | Image.Image:
                 data = path.read_bytes()
                 if (scans := data.count(SCAN)) > SCANS:
                     raise DataError(f"{path}: a JPEG of {scans:,} scans, more than {SCANS}, refused", "save it again")
-                if data.endswith(bytes(64)) and data.rfind(b"\xff\xd9") < data.rfind(SCAN):  # decoded as grey
+                if data.endswith(bytes(64)) and data.find(b"\xff\xd9", at) < 0:  # decoded as grey
                     raise DataError(f"{path}: cannot be decoded (its end is zeros)", "copy it again, or remove it")
             elif index:
                 refuse_large(path, *image.size, (index + 1) // 10)  # Pillow decodes all frames before it

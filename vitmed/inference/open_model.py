@@ -181,8 +181,9 @@ def list_images(images: str | Path | Iterable[str | Path]) -> list[str]:
     files, names = list[str](), paths_of(images)
     for path in find_named(names):
         refuse_archive(path)
-        if RunFolder(path).is_run:  # its images are figures
-            raise UsageError(f"{path}: is a run, expected images", f"name images, and --checkpoint {path}")
+        if path.is_dir() and RunFolder(path).is_run:  # its images are figures
+            fix = f"name images, and --checkpoint {path}; or {path}/*.png if they are images"
+            raise UsageError(f"{path}: is a run, expected images", fix)
         # a missing file becomes a row with its error
         inside = image_names(path, (path / "_").as_posix()[:-1]) if path.is_dir() else [path.as_posix()]
         if not inside and path in map(Path, names):

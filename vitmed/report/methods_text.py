@@ -166,6 +166,7 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
         if points is not None and points.by_fold:
             most = "if most of these models (of a tie, their mean) called it so, each " if times > 1 else ""
             decided = f"{most}from the threshold that each fold chose on its own validation images"
+            decided += ", or from 0.5 where it could choose none" * (None in points.by_fold)
         elif points is not None and points.threshold is not None:
             decided = f"from a probability of {format_probability(points.threshold)}, chosen on validation images"
         text.append(f"The positive class was {shown(positive)}; an image was called positive {decided}.")
@@ -202,7 +203,8 @@ def _thresholds(metrics: Results) -> str:
     for folds in (metrics.folds.findings if metrics.folds else {}).values():
         asked |= {fold.point: folds.target for fold in folds.each}
     half = ", or from 0.5 where none could be chosen" * ("default" in asked)
-    rules = [f"{POINTS[key].lower()} {'' if x is None else x}".strip() for key, x in asked.items() if key != "default"]
+    ways = {phrase(POINTS[key]): x for key, x in asked.items() if key != "default"}
+    rules = [name if x is None or isinstance(x, list) else f"{name} {x}" for name, x in ways.items()]
     own = f"a threshold of its own{' in each fold' * (metrics.folds is not None)}, chosen on validation images"
     return f"{own} ({joined(rules)}){half}" if rules else "a probability of 0.5"
 

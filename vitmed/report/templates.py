@@ -114,7 +114,9 @@ def results_sentence(metrics: Results) -> str:
     rules = [] if positive is None else [f"positive class: {positive}"]
     if points is not None and points.by_fold:
         point = points.points[points.chosen]
-        rules.append(f"each model from its own threshold, {phrase(point.title)} {point.asked or ''}".rstrip())
+        asked = f" {point.asked}" if point.asked is not None and points.chosen != "cost" else ""
+        half = ", or from 0.5 where none could be chosen" * (None in points.by_fold)
+        rules.append(f"each model from its own threshold, {phrase(point.title)}{asked}{half}")
     elif points is not None and points.threshold is not None:
         rules.append(f"from a probability of {format_probability(points.threshold)}")
     elif points is not None and positive is None and points.chosen in DECIDES:

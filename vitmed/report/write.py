@@ -329,5 +329,5 @@ def latex(table: Table, caption: str, label: str) -> Iterator[str]:
 
 def _escaped(text: str) -> str:
     """Text that LaTeX shows as it is: two hyphens are no dash, and one before a number is a minus."""
-    shown = "".join(SIGNS.get(sign, sign) for sign in text).replace("--", "-{}-")
+    shown = re.sub("-(?=-)", "-{}", "".join(SIGNS.get(sign, sign) for sign in text))
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", shown)

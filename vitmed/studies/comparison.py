@@ -90,17 +90,18 @@ def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
                 predictions = predictions.against_rest(positive)
             if any(same_predictions(table, predictions) for table in named):
                 continue
-            same = (name for name, of in baselines.items() if same_predictions(of.predictions, predictions))
-            if shared := next(same, None):
-                baselines[shared] = replace(baselines[shared], baseline_of=(*baselines[shared].baseline_of, model.name))
-                continue
-            name = f"{key} of {model.name}" if key in baselines else key
             predictions = replace(predictions, positive=model.predictions.positive)
             said = {} if model.known is None else model.known.metrics
             given = said.get("folds") or (said.get("report", {}).get("policy") or {}).get("operating", {})
             if (costs := given.get("costs")) and len(predictions.classes) > 2:  # they decide for both, as in the report
                 predictions = replace(predictions, costs=tuple(map(tuple, costs)))
-            baselines[name] = Model(name, predictions, (model.name,))
+            for shared, of in baselines.items():
+                if of.predictions.costs == predictions.costs and same_predictions(of.predictions, predictions):
+                    baselines[shared] = replace(of, baseline_of=(*of.baseline_of, model.name))
+                    break
+            else:
+                name = f"{key} of {model.name}" if key in baselines else key
+                baselines[name] = Model(name, predictions, (model.name,))
     if len(models) + len(baselines) < 2 or not models:
         raise UsageError("there is nothing to compare: one model without baselines", "vitmed compare RUN_A RUN_B")
     return [*models, *baselines.values()]

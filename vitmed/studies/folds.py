@@ -487,11 +487,11 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     about_policy = "This is the val split, which was used to make the model, so its numbers are optimistic."
     first, flow, once = candidates[0], flow_of(splits, hashes), members[:0]
     if first.folds:
-        once = members[: len(first.members) // first.models]
+        once, said = members[: len(first.members) // first.models], sum(each.models for each in candidates)
         flow = folds_flow(once, [RunFolder(one.path.parent) for one in once], predictions, splits.samples["test"])
         about_policy = (
             "These images chose the decision policy, which was used to make the model, so numbers that depend on it "
-            f"are optimistic. It was chosen on what {counted(first.models, 'model')} of {len(members)} said of each "
+            f"are optimistic. It was chosen on what {counted(said, 'model')} of {len(members)} said of each "
             "image, those that had not seen it. The mean of all is steadier than that, so its probabilities may be "
             "less extreme than its calibration assumes."
         )

@@ -25,7 +25,7 @@ from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint,
 from vitmed.inference.predict import TorchNetwork, outputs_of, speedup
 from vitmed.inference.saved_model import score_column
 from vitmed.metrics.predictions import Predictions, positive_class
-from vitmed.models.hardware import describe, pick_precision, seeded, uncompiled
+from vitmed.models.hardware import busy, describe, pick_precision, seeded, uncompiled
 from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.sizes import describe_model, model_label, summarise
 from vitmed.models.vit import ViT
@@ -156,7 +156,8 @@ class Finetune(Task[Config]):
         seconds, waited, images = map(sum, zip(*timings(run.state), strict=True))
         now = time.monotonic(), time.thread_time(), waited
         if self.after is None or self.contention is None:
-            began, used = run.session.began  # reading the images shows, too, how busy the machine is
+            # on a busy machine reading the images shows, too, how busy it is
+            began, used = run.session.began if busy() else (now[0], time.process_time())
             self.after = After(run.splits, run.config, run.device)
             self.contention = Contention(began, now[1] - (time.process_time() - used), waited)
         factor, known = self.contention.factor(*now), SURE if self.planned_rate else 0.0
