@@ -637,6 +637,11 @@ def test_the_own_baseline_of_three_classes_decides_by_the_costs_as_in_the_report
         beside.difference[name].value for name in ("accuracy", "mcc")
     ]
     assert pair.tests["accuracy"].p == beside.tests["accuracy"].p
+    Report.of(draw(1.2, classes=3), Origin(title="b"), config, replace(extra, policy=None)).write(tmp_path / "b")
+    for names in ("ab", "ba"):  # a model without costs has the same baseline, which decides otherwise beside it
+        pairs = judge(*(tmp_path / name for name in names)).content.pairs
+        (own,) = [pair for pair in pairs if pair.first == "a" and "colour" in pair.second and not pair.likeliest]
+        assert own.difference["accuracy"].value == beside.difference["accuracy"].value
 
 
 @pytest.mark.usefixtures("figure")

@@ -421,6 +421,8 @@ def test_a_file_that_ends_in_zeros_as_of_a_broken_copy_is_refused(tmp_path: Path
     whole, before = file.read_bytes(), read_image(file, window=(0.0, 65535.0)).tobytes()
     file.write_bytes(whole + bytes(512))
     assert read_image(file, window=(0.0, 65535.0)).tobytes() == before
+    file.write_bytes(whole + b"\xff\xda of a maker" + bytes(512))  # some cameras add their own data
+    assert read_image(file, window=(0.0, 65535.0)).tobytes() == before
     for kept in np.linspace(0.3, 0.97, 10) * len(whole):
         file.write_bytes(whole[: int(kept)] + bytes(len(whole) - int(kept)))
         with pytest.raises(DataError, match=r"a\..*cannot be decoded"):

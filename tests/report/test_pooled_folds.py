@@ -19,6 +19,7 @@ from vitmed.report.analyses import Extra
 from vitmed.report.chapters import first_sentence
 from vitmed.report.methods_text import methods_text
 from vitmed.report.results import Origin
+from vitmed.report.templates import results_sentence
 from vitmed.report.write import Report
 
 TARGET = EvaluateConfig(resamples=0, target_sensitivity=0.9, calibration="none", format="md")
@@ -49,6 +50,22 @@ def test_the_checklists_name_the_thresholds_that_each_fold_chose(tmp_path: Path)
     assert "Each image keeps the decision of its own fold" in page
     assert "was called positive from the threshold that each fold chose" in methods
     assert "as chosen on validation images: not calibrated." in methods  # by no fold
+
+
+def test_the_words_count_the_folds_that_chose_a_threshold() -> None:
+    tests, none = [draw(9, range(40)), draw(10, range(40, 80))], EvaluateConfig(calibration="none")
+    policies = [choose_policy(draw(5 + k, range(100, 180)), way) for k, way in enumerate((TARGET, none))]
+    pooled = out_of_fold([of.apply(test) for of, test in zip(policies, tests, strict=True)], 2)
+    each = [evaluate_predictions(test, 0) for test in tests]
+    folds = folds_of_classes(each, policies, ("auroc", "accuracy"), 0.9, TARGET)
+    found = Report.of(pooled, Origin(title="x"), TARGET, Extra(folds=folds)).results
+    assert "at the threshold that 1 of 2 folds chose (target sensitivity 0.9), and 0.5 in the" in first_sentence(found)
+    rule = "each model from its own threshold, target sensitivity 0.9, or from 0.5 where none could be chosen)"
+    assert rule in results_sentence(found)
+    assert (
+        "chose on its own validation images, or from 0.5 where it could choose none."
+        in methods_text(found).paragraphs[0]
+    )
 
 
 def test_of_repeated_folds_most_of_the_models_that_never_saw_an_image_decide(tmp_path: Path) -> None:
