@@ -31,7 +31,7 @@ from vitmed.inference.onnx_model import describe_export
 from vitmed.inference.open_model import open_model
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.results import Results
-from vitmed.report.templates import results_sentence
+from vitmed.report.templates import blocks_of, results_sentence
 
 RUN = Callable[..., Answer]
 VAL = "val/metrics.json"
@@ -107,6 +107,8 @@ def test_the_test_is_what_no_fold_contains(folds: Path) -> None:
     assert results_sentence(val).startswith("On 48 out-of-fold validation images of 12 patients, the models reached")
     assert val.notes[0].startswith("These images chose the decision policy") and gravity(val.notes[0]) == 2
     assert val.flow is not None and [*val.flow.splits] == ["fold 1", "fold 2", "fold 3", "held out"]
+    words = str(blocks_of("sections/summary.html.j2", metrics=val, limitations=[""], found=True))
+    assert "none of them in the training images of the model that predicted it." in " ".join(words.split())
     facts = test["report"]["facts"]
     assert facts["Model"] == "the mean of 3 models (0.333 + 0.333 + 0.333)"
 
