@@ -447,6 +447,17 @@ def test_bad_use_and_folds_that_are_done(data: Path, done: Path, tmp_path: Path,
     assert answer.code == 2 and "--fold 1" in answer.err
 
 
+def test_the_folder_of_folds_is_not_called_by_a_network_that_no_plan_has_chosen(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(config: Config, folder: Path, *rest: object) -> None:
+        raise UsageError(folder.name, "this test ends here")
+
+    monkeypatch.setattr(CrossValidation, "new", begin)
+    with pytest.raises(UsageError, match=rf"^\d{{4}}-\d\d-\d\d_{data.name}_3-folds"):
+        train(data, folds=3, output=tmp_path)
+
+
 def draw_table(root: Path, kind: str) -> Path:
     """24 patients with two images: a square for each finding, of which `rare` has one patient; or a brightness."""
     rng, lines = np.random.default_rng(0), []

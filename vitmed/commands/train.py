@@ -105,7 +105,7 @@ def _begin(
     if not divided:
         return run.new(settings, config is None)
     of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)
-    name = run.name or f"{default_name(data_folder(settings.data.root), settings)}_{of}"
+    name = run.name or f"{default_name(data_folder(settings.data.root), settings).rpartition('_')[0]}_{of}"
     with opened(**where) as places:
         study = CrossValidation.new(settings, Path(run.output) / name, {**arguments, **flags}, places, run.clock)
         test = train_folds(study)

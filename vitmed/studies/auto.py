@@ -80,7 +80,7 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
     check_run_place(settings, output, name)
     splits, data = make_splits(settings.data, ordinal=settings.evaluate.ordinal), settings.data
     config_of_target(settings, splits)  # raises now, not in the training
-    folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")
+    folder = RunFolder.create(output, name or f"{default_name(splits.root, settings).rpartition('_')[0]}_auto")
     say(f"{duration_text(limit)} in {folder.path}")
     of_data = {name: getattr(data, name) for name in CHECKED}
     of_data |= {"finding": data.findings, "ordinal": settings.evaluate.ordinal}
