@@ -90,7 +90,9 @@ def headline(metrics: Results) -> str:
         how = f"95 % intervals by {unit}: {main_methods(metrics)}"
     own = metrics.flow is not None and metrics.flow.evaluated is not None and metrics.flow.evaluated.split is not None
     optimistic = "; likely optimistic" if metrics.n_groups is None and own else ""
-    return "\n".join([*(f"{plain(title)} {value_text(number)}" for _, title, number in first), f"{how}{optimistic}"])
+    lack = " (no interval)"
+    lines = [f"{plain(t)} {value_text(x)}{lack * (x.low is None and x.value is not None)}" for _, t, x in first]
+    return "\n".join([*lines, f"{how}{optimistic}"])
 
 
 def reader_lines(metrics: Results) -> list[str]:
