@@ -265,14 +265,18 @@ def test_the_real_first_step_does_not_say_how_long_the_evaluation_takes() -> Non
     assert Finetune.seconds_after(task, run) > REPORTING + 1200 * 0.9 / 9  # type: ignore[arg-type]
 
 
-def test_a_real_start_on_a_busy_machine_keeps_more_time_for_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """70 s for 10 s of CPU time before the first step: with ten that count as alone, four times as long."""
+@pytest.mark.parametrize(("others", "times"), [("other programs use 1.0 of 2 cores", 4), (None, 1)])
+def test_a_real_start_on_a_busy_machine_keeps_more_time_for_the_evaluation(
+    others: str | None, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """70 s for 10 s of CPU time before the first step: with ten that count as alone, four times as long. Where nobody
+    else computes, it was a slow disk or another rank."""
     after = After.__new__(After)
     after.fixed, after.steps = REPORTING, 0.0
     monkeypatch.setattr(finetune, "After", lambda *_: after)
-    monkeypatch.setattr(finetune, "busy", lambda: "other programs use 1.0 of 2 cores")
+    monkeypatch.setattr(finetune, "busy", lambda: others)
     session = SimpleNamespace(began=(time.monotonic() - 70, time.process_time() - 10))
     task = SimpleNamespace(after=None, contention=None, planned_rate=None)
     run: Any = SimpleNamespace(state=SimpleNamespace(running={"seconds": 1.0, "waited": 0.0, "images": 9}, history=[]))
     run.session, run.splits, run.config, run.device = session, None, None, None
-    assert Finetune.seconds_after(task, run) == pytest.approx(4 * REPORTING, rel=0.02)  # type: ignore[arg-type]
+    assert Finetune.seconds_after(task, run) == pytest.approx(times * REPORTING, rel=0.02)  # type: ignore[arg-type]
