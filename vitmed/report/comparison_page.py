@@ -21,7 +21,7 @@ from vitmed.report.templates import fill
 from vitmed.report.write import PREAMBLE, latex
 
 PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.tex", "differences"
-UNADJUSTED = "The p of a model and its own baseline is not adjusted for other pairs: nobody asked for this pair."
+UNADJUSTED = "The p of a model and its own baseline is not adjusted; the p-values of the named pairs are."
 COLUMNS = "first_value,first_value_low,first_value_high,second_value,second_value_low,second_value_high"
 COLUMNS = f"first,second,number,{COLUMNS},difference,difference_low,difference_high,p,p_holm"
 
