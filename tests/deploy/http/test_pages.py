@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browser import PROGRAM, Page, browser
@@ -33,15 +34,19 @@ def server(trained: Trained) -> Iterator[Served]:
         yield found
 
 
-def cards(page: Page, count: int) -> list[str]:
-    """The texts of the answers, the newest first, once there are so many of them."""
+def once(page: Page, script: str, ready: Callable[[Any], bool]) -> Any:
+    """What a script gives as soon as it is ready: the page asks for answers, pictures and the model side by side."""
     until = time.monotonic() + 20
-    while True:
-        found: list[str] = page.run("[...document.querySelectorAll('.image')].map(one => one.innerText)")
-        if len(found) == count and not any("waits for its answer" in text for text in found):
-            return found
+    while not ready(found := page.run(script)):
         assert time.monotonic() < until, found
         time.sleep(0.02)
+    return found
+
+
+def cards(page: Page, count: int) -> list[str]:
+    """The texts of the answers, the newest first, once there are so many of them."""
+    texts = "[...document.querySelectorAll('.image')].map(one => one.innerText)"
+    return once(page, texts, lambda found: len(found) == count and not any("waits for its" in text for text in found))
 
 
 @pytest.mark.parametrize("width", [1280, PHONE])
@@ -59,8 +64,8 @@ def test_chosen_images_are_answered_with_set_and_pictures(
         assert ("The model does not answer" in text) != answer["answered"]
         if answer["prediction_set"]:
             assert f"Cannot be excluded: {', '.join(answer['prediction_set'])}" in text
-    pictures = "[...document.querySelectorAll('.image img')]"
-    assert page.run(f"{pictures}.length") == 2 and page.run(f"{pictures}.every(one => one.naturalWidth === 256)")
+    widths = "[...document.querySelectorAll('.image img')].map(one => one.complete && one.naturalWidth)"
+    assert once(page, widths, lambda found: all(found)) == [256, 256]
     assert page.run("document.documentElement.scrollWidth") <= width
     assert page.complaints() == [] and all(url.startswith(server.url) for url in page.requests())
 
@@ -93,7 +98,7 @@ def test_the_key_is_typed_into_the_page(page: Page, trained: Trained) -> None:
         page.run("document.getElementById('key').dispatchEvent(new Event('change'))")
         page.choose("#files", image)
         assert "Out-of-distribution score" in cards(page, 2)[0]
-        about = page.run("document.getElementById('about').textContent")
+        about = once(page, "document.getElementById('about').textContent", bool)
         assert about.startswith("Model vit") and "amber" in about
     page.choose("#files", image)
     assert "the server cannot be reached" in cards(page, 3)[0]
