@@ -20,6 +20,7 @@ from dicom_files import write as write_dicom
 from pydicom.data import get_charset_files, get_testdata_file
 
 import vitmed
+from vitmed.core.config import ModelConfig
 from vitmed.core.process import NO_WARNINGS
 from vitmed.decisions.conformal import IntervalReach
 from vitmed.decisions.policy import ClassPolicy, FindingPolicy, NumberPolicy
@@ -51,7 +52,7 @@ def policy_of(kind: str) -> Any:
 
 def model_of(kind: str, policy: Any = None) -> Any:
     """What a report needs of a model."""
-    config = SimpleNamespace(model=SimpleNamespace(name="vit_tiny"))
+    config = SimpleNamespace(model=ModelConfig(width=128, depth=4))
     saved = SimpleNamespace(policy=policy, weights_hash="0123456789abcdef" * 4, config=config)
     how, network = SimpleNamespace(frame=None, window=None), SimpleNamespace(precision="fp32")
     return SimpleNamespace(kind=kind, saved=saved, preprocessing=how, network=network)
@@ -184,7 +185,7 @@ def test_the_algorithm_and_the_image_stand_in_every_group(kind: str, ct: Any, tm
                 texts.setdefault(one.name.value, []).append(one.value)
         assert texts["111001"] == ["vitmed"] and texts["111003"] == [vitmed.__version__]  # Algorithm Name, Version
         assert texts["111002"] == [  # Algorithm Parameters
-            "weights sha256 " + "0123456789abcdef" * 4, f"vit_tiny, predicts {kind}", f"decision policy: {decides}",
+            "weights sha256 " + "0123456789abcdef" * 4, f"vit-128x4, predicts {kind}", f"decision policy: {decides}",
             "Research use only; not a medical device.",
         ]  # fmt: skip
         assert texts["121106"] == ["Research use only; not a medical device."]  # Comment
@@ -246,7 +247,7 @@ def test_the_uid_is_one_for_each_image_and_model(ct: Any) -> None:
     half.network.precision = "bf16"
     others = [report_uid(one, "1.2.3") for one in (other, third, framed, half)]
     assert len({uid, report_uid(model, "1.2.4"), *others}) == 6
-    assert b"vit_tiny, predicts classes in bf16" in structured_report(ANSWERS["classes"], half, ct, others[3])
+    assert b"vit-128x4, predicts classes in bf16" in structured_report(ANSWERS["classes"], half, ct, others[3])
 
 
 @pytest.mark.parametrize("kind", ANSWERS)

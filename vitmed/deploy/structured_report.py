@@ -24,6 +24,7 @@ from vitmed import __version__
 from vitmed.core.text import NOTICE, format_number, format_probability
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, NumberPolicy
 from vitmed.inference.load import Answer, Model
+from vitmed.models.sizes import size_label
 
 SCHEME, FORM = "99VITMED", "3"  # the private codes; a new form of the report is another object, so has another UID
 LONGEST = 64  # characters of a code's meaning (VR LO)
@@ -244,10 +245,10 @@ def _filed(content: Any, model: Model, header: Any, uid: str) -> bytes:
 
 def _container(group: Group, model: Model, image: Any) -> Any:
     """The measurement group with the image that it is about, and the algorithm that made it."""
-    saved, arithmetic = model.saved, model.network.precision
+    saved, arithmetic = model.saved, "" if model.network.precision == "fp32" else f" in {model.network.precision}"
     parameters = [
         f"weights sha256 {saved.weights_hash}",
-        f"{saved.config.model.name}, predicts {model.kind}" + (f" in {arithmetic}" if arithmetic != "fp32" else ""),
+        f"{size_label(saved.config.model)}, predicts {model.kind}{arithmetic}",
         f"decision policy: {saved.policy.summary if saved.policy else 'none, the outputs are raw'}",
         NOTICE,
     ]

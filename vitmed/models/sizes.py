@@ -43,11 +43,16 @@ def resolved(model: ModelConfig) -> ModelConfig:
 
 
 def model_label(model: ModelConfig) -> str:
-    """A short name of the network: the name of its weights or size, or its width and depth."""
+    """A short name of the network: the name of its weights, or `size_label`."""
     if model.start is not None:
         file = Path(model.start)
         ours = file.name in ("best.pt", "last.pt", "encoder.pt")
         return file_name(file.resolve().parent.name if ours else file.stem) or "weights"
+    return size_label(model)
+
+
+def size_label(model: ModelConfig) -> str:
+    """The name of the size, as vit-tiny, or the width and depth, as vit-128x4; no file's name."""
     width, depth, _ = size_of(model)
     return model.name.replace("_", "-") if (width, depth) == SIZES[model.name][:2] else f"vit-{width}x{depth}"
 

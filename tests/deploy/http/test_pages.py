@@ -99,7 +99,7 @@ def test_the_key_is_typed_into_the_page(page: Page, trained: Trained) -> None:
         page.choose("#files", image)
         assert "Out-of-distribution score" in cards(page, 2)[0]
         about = once(page, "document.getElementById('about').textContent", bool)
-        assert about.startswith("Model vit") and "amber" in about
+        assert about.startswith("Model vit-16x1: ") and "amber" in about
     page.choose("#files", image)
     assert "the server cannot be reached" in cards(page, 3)[0]
 

@@ -27,6 +27,7 @@ from vitmed.imaging.dicom import QUIET, silence
 from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.load import Answer, Model
 from vitmed.inference.saved_model import SavedModel
+from vitmed.models.sizes import size_label
 
 DICOM = "application/dicom"
 FOLDER = Path(__file__).parent
@@ -103,7 +104,7 @@ class Headline(BaseModel):
 class ModelCard(ModelHash):
     """What the model is. It names no file and no machine."""
 
-    name: str = Field(description="of the network")
+    name: str = Field(description="of the network: its size, as vit-tiny, or its width and depth, as vit-128x4")
     decides: str | None = Field(
         description="at which probability, in words; null where the likeliest class is predicted"
     )
@@ -137,7 +138,7 @@ def model_card(model: Model) -> ModelCard:
     single: Literal["checkpoint", "onnx"] = "onnx" if model.network.model is None else "checkpoint"
     return ModelCard(
         weights_sha256=saved.weights_hash,
-        name=saved.config.model.name,
+        name=size_label(saved.config.model),
         decides=decides,
         kind=model.kind,
         classes=list(saved.classes),
