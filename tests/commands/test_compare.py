@@ -444,6 +444,18 @@ def test_patients_that_only_one_table_knows_are_used(tmp_path: Path) -> None:
     assert notes == ["The tables disagree on the patients; those of c are used."]
 
 
+def test_a_model_that_was_trained_on_other_images_of_these_patients_is_named(tmp_path: Path) -> None:
+    files = [save(draw(noise), tmp_path / name / "test") for name, noise in (("known", 2.0), ("unknown", 1.0))]
+    rows = "path,sha256,class,group,split\n" + "".join(f"{i}.png,0,sick,P{i // 3},test\n" for i in range(120))
+    (tmp_path / "known" / "splits.csv").write_text(rows + "more.png,0,sick,P40,train\nlast.png,0,sick,P41,val\n")
+    assert judge(*files).content.notes == []
+    rows += "more.png,0,sick,P3,train\nlast.png,0,sick,P3,val\n"
+    (tmp_path / "known" / "splits.csv").write_text(rows)
+    (tmp_path / "unknown" / "splits.csv").write_text(re.sub(r",P\d+,", ",,", rows))  # it was divided by image
+    told = "was trained on, or chosen with, images of 1 of the 40 patients: its result is too good."
+    assert [*judge(*files).content.notes] == [f"known {told}", f"unknown {told}"]
+
+
 def test_the_command(vitmed: Any, tmp_path: Path) -> None:
     files = [save(draw(noise), tmp_path / name) for name, noise in (("good", 1.0), ("poor", 4.0))]
     answer = vitmed("compare", *files)

@@ -216,10 +216,11 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     grouped = [m for m in aligned if m.predictions.groups is not None]
     if not grouped:
         return aligned, notes
-    groups = grouped[0].predictions.groups
+    groups = grouped[0].predictions.groups or ()
     if len({m.predictions.units.tobytes() for m in grouped}) > 1:
         notes.append(f"The tables disagree on the patients; those of {grouped[0].name} are used.")
-    return [replace(m, predictions=replace(m.predictions, groups=groups)) for m in aligned], notes
+    aligned = [replace(m, predictions=replace(m.predictions, groups=groups)) for m in aligned]
+    return aligned, notes + _patients_seen(aligned, dict(zip(paths, groups, strict=True)))
 
 
 def _check_comparable(model: Model, first: Model) -> None:
@@ -250,17 +251,11 @@ def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
     """Raise DataError where two runs know that an image of one path was another file in each."""
     hashed = []
     for model in models:
-        if model.known is None or model.file is None:
-            continue
-        try:
-            split = model.known.metrics["flow"]["evaluated"]["split"]  # None: not the run's own
-            place = model.file.parent.parent
-            runs = map(RunFolder, [place] if RunFolder(place).splits.is_file() else sorted(place.glob("*fold-*")))
-            rows = [item for run in runs for item in split_rows(run).items()]
-            digests = {path: row["sha256"] for path, row in rows if row["split"] == split}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error):  # not there, or not vitmed's
-            continue
-        hashed.append((model.name, digests))
+        flow = None if model.known is None else model.known.metrics.get("flow")
+        if isinstance(flow, Mapping) and isinstance(flow.get("evaluated"), Mapping):
+            split = flow["evaluated"].get("split")  # None: not the run's own
+            digests = {path: sha256 for rows in _divided(model) for path, sha256, _, part in rows if part == split}
+            hashed.append((model.name, digests))
     for (first, before), (name, after) in itertools.combinations(hashed, 2):
         changed = [path for path in paths if path in before and path in after and before[path] != after[path]]
         if changed:
@@ -270,6 +265,33 @@ def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
                 "evaluate both on the same files; to compare versions of the same pictures, name copies of the two "
                 "folders of predictions.csv outside the runs",
             )
+
+
+def _patients_seen(models: Sequence[Model], groups: Mapping[str, str]) -> list[str]:
+    """A note on each model that was trained on other images of the patients, given by path, or chosen with them."""
+    divided = {model.name: _divided(model) for model in models}
+    patients = {path: group for runs in divided.values() for rows in runs for path, _, group, _ in rows if group}
+    patients.update(groups)
+    these, notes = set(groups.values()), []
+    for name, runs in divided.items():
+        rows = runs[0] if len(runs) == 1 else []  # each fold predicts the patients that it was not trained on
+        known = {patients.get(path) for path, _, _, part in rows if part in ("train", "val")} & these
+        if known:
+            share = f"{len(known):,} of the {len(these):,} patients"
+            notes.append(f"{name} was trained on, or chosen with, images of {share}: its result is too good.")
+    return notes
+
+
+def _divided(model: Model) -> list[list[tuple[str, ...]]]:
+    """Path, SHA-256, patient and split of every image of a model's run, or of each of its folds; [] if not known."""
+    if model.known is None or model.file is None:
+        return []
+    place, keys = model.file.parent.parent, ("sha256", "group", "split")
+    try:
+        runs = map(RunFolder, [place] if RunFolder(place).splits.is_file() else sorted(place.glob("*fold-*")))
+        return [[(path, *(row[key] for key in keys)) for path, row in split_rows(run).items()] for run in runs]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error):  # not there, or not vitmed's
+        return []
 
 
 def split_rows(run: RunFolder) -> dict[str, dict[str, str]]:
