@@ -134,9 +134,11 @@ def test_a_figure_is_a_pdf_with_its_fonts(paper: tuple[Path, Any]) -> None:
     assert content.startswith(b"%PDF") and b"/FontFile2" in content and b"/Type3" not in content
 
 
-def test_one_sentence_has_the_first_numbers_with_intervals(paper: tuple[Path, Any]) -> None:
+def test_the_sentences_have_the_first_numbers_with_intervals_and_the_baseline(paper: tuple[Path, Any]) -> None:
     folder, metrics = paper
-    sentence, area = (folder / "results.txt").read_text(), metrics["overall"]["auroc"]
+    (sentence, worse), area = (folder / "results.txt").read_text().splitlines(), metrics["overall"]["auroc"]
     assert sentence.startswith("On 60 images of 12 patients, the model reached AUROC ")
     assert f"AUROC {area['value']:.3f} ({area['low']:.3f} to {area['high']:.3f})" in sentence
-    assert sentence.count("\n") == 1 and "95 % confidence intervals" in sentence
+    assert "95 % confidence intervals" in sentence
+    assert worse.startswith("The model is worse than a baseline, the ") and " Model minus baseline: -" in worse
+    assert (folder / "methods.md").read_text() == (folder.parent / "methods.md").read_text()

@@ -30,7 +30,7 @@ from vitmed.metrics.predictions_files import read_predictions
 from vitmed.metrics.readers import reversed_scores
 from vitmed.report.analyses import ANALYSES, Extra, Material
 from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, Text, escape_markdown, grid, to_markdown
-from vitmed.report.chapters import MAIN, MANY, document, plots, render, text_of
+from vitmed.report.chapters import MAIN, MANY, baseline_verdicts, document, plots, render, text_of
 from vitmed.report.methods_text import methods_text
 from vitmed.report.participant_flow import counted_again
 from vitmed.report.plots.curves import drawn_curves
@@ -147,6 +147,7 @@ class Report:
                     write_text(part / "report.md", to_markdown(self.content))
                 if "paper" in self.formats:
                     write_paper(part / "paper", results, self.content)
+                    write_text(part / "paper" / METHODS_TEXT, "\n".join(lines))
         return results
 
 
@@ -247,7 +248,7 @@ def read_baselines(folder: Path) -> dict[str, Predictions]:
     return {key: read_predictions(file, labelled=True) for key, file in files.items() if file.is_file()}
 
 
-# --- --format paper: one sentence of results, tables as LaTeX and CSV, figures as PDF
+# --- --format paper: sentences of results, tables as LaTeX and CSV, figures as PDF
 
 LEFT_OUT, CHECKLIST = "prose", "checklist"  # tables of explanations, which methods.md has; those of text, no LaTeX
 PREAMBLE = "% \\usepackage{adjustbox, booktabs}; below the numbers: confidence intervals; other letters: lualatex"
@@ -259,10 +260,10 @@ SIGNS |= {sign: rf"\ensuremath{{\{name}}}" for sign, name in MATH.items()} | {"[
 
 
 def write_paper(folder: Path, metrics: Results, content: Document) -> None:
-    """Write the sentence, the tables (CHAPTER-HEADING.csv; those of numbers also in tables.tex), and figures as PDF."""
+    """Write sentences, the tables (CHAPTER-HEADING.csv; those of numbers also in tables.tex), and figures as PDF."""
     make_folder(folder)
     lines, tables = [PREAMBLE], list[str]()
-    write_text(folder / "results.txt", results_sentence(metrics) + "\n")
+    write_text(folder / "results.txt", "\n".join([results_sentence(metrics), *baseline_verdicts(metrics), ""]))
     for chapter in content.chapters:
         heading = ""
         for block in _inside(chapter.blocks):
