@@ -55,7 +55,7 @@ def serving(
         change: called before it starts.
     """
     log: list[str] = []
-    loaded = vitmed.load(model, precision="fp32")
+    loaded = vitmed.load(model, precision="auto" if model.suffix == ".onnx" else "fp32")
     known = None if scores is None else ScoreLog(scores, loaded, log.append)
     service = Service(loaded, limits or Limits(), known, batch)
     change(service)

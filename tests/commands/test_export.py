@@ -300,7 +300,9 @@ def test_quantised_as_the_documentation_says_the_file_still_predicts(
     second = package.predict(images_of(trained), checkpoint=exported)
     assert isinstance(first, Predictions) and isinstance(second, Predictions)
     assert 0 < np.abs(first.probabilities - second.probabilities).max() < 0.1
-    small, whole = package.load(tmp_path / "small.onnx"), package.load(exported)
+    with pytest.raises(UsageError, match=r"--precision fp32: .*small\.onnx computes in int8"):
+        package.load(tmp_path / "small.onnx", precision="fp32")
+    small, whole = package.load(tmp_path / "small.onnx"), package.load(exported, precision="fp32")
     assert (small.network.precision, whole.network.precision) == ("int8", "fp32")
     assert "was quantised" in small.network.reason and not whole.network.reason
     assert report_uid(small, "1.2.3") != report_uid(whole, "1.2.3")  # another content is another object

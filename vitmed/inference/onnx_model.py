@@ -69,14 +69,14 @@ def open_session(path: Path) -> Any:
 
 class OnnxNetwork(Network):
     """The network of an exported model; ONNX Runtime runs it on the CPU. Raises UsageError for a device that is not
-    "auto" or "cpu", and a precision that is not "auto", "fp32" or the file's."""
+    "auto" or "cpu", and a precision that is not "auto" or the file's."""
 
     saved: OnnxModel
 
     def __init__(self, saved: OnnxModel, device: str, precision: str):
         if device not in ("auto", "cpu"):
             raise UsageError(f"--device {device}: vitmed runs exported models on the CPU", "use --device auto")
-        if precision not in ("auto", "fp32", saved.precision):
+        if precision not in ("auto", saved.precision):
             raise UsageError(f"--precision {precision}: {saved.path} computes in {saved.precision}", "leave it out")
         self.saved, self.session = saved, saved.session
         self.scored = SCORES in [output.name for output in self.session.get_outputs()]
