@@ -214,6 +214,12 @@ def test_parts_of_another_checkpoint_list_or_number_of_shards(trained: Trained, 
             assert "name a new folder" in error.value.fix
 
 
+def test_a_table_is_no_folder_of_parts(trained: Trained, images: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"new\.csv: --output names a folder") as error:
+        predict_shard(images, output=tmp_path / "new.csv", checkpoint=trained.best)
+    assert error.value.fix == "--csv FILE writes one table" and not (tmp_path / "new.csv").exists()
+
+
 def test_more_shards_than_images(trained: Trained, tmp_path: Path) -> None:
     file = trained.data / "test" / "blue" / "blue_0.png"
     for number in (1, 2):

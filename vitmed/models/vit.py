@@ -237,10 +237,11 @@ class ViT(nn.Module):
         return self.forward_pool(self.forward_features(x, queries=slice(0, 1) if self.pool == "cls" else ALL))
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> logits (B, K). In inference the head computes in fp32, also where the blocks use bf16."""
         features = self.features(x)
         if self.training or x.is_meta or not torch.is_autocast_enabled(x.device.type):
             return self.head(features)
-        with torch.autocast(x.device.type, enabled=False):  # rounded logits would tie
+        with torch.autocast(x.device.type, enabled=False):  # rounded to bf16, two logits would be equal
             return self.head(features.to(self.head.weight.dtype))
 
     def attention(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
