@@ -112,7 +112,7 @@ def test_the_folder_is_timms_and_says_what_it_is(for_timm: Path) -> None:
     header = header_of(for_timm / "README.md")
     assert header["library_name"] == "timm" and header["license"] == "unknown" and header["model-index"]
     card = (for_timm / "README.md").read_text()
-    assert "Research use only" in card and "12 validation images the logits of timm" in card and "| AUROC |" in card
+    assert "Research use only" in card and "12 images of the run the logits of timm" in card and "| AUROC |" in card
 
 
 def test_export_prints_the_line_that_loads_it(plain_run: Path, tmp_path: Path) -> None:

@@ -242,7 +242,8 @@ def test_the_first_screen_says_where_a_baseline_is_not_beaten(tmp_path: Path, ki
         ("same", good, good, "do not show that the model is better than"),
         ("better", good, guess, "The model is better than"),
         ("worse", guess, good, "The model is worse than"),
-        ("few", of_kind(kind, 0, 9), of_kind(kind, 9, 9), "9 patients are too few to show that"),
+        ("few", of_kind(kind, 9, 9), of_kind(kind, 0, 9), "9 patients are too few to show that"),
+        ("few and worse", of_kind(kind, 0, 9), of_kind(kind, 9, 9), "The model is worse than"),
     ):
         text, metrics = page(tmp_path / case, model, baselines={"colour_and_size": baseline})
         beside = metrics.baselines["colour_and_size"]

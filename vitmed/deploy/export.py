@@ -65,7 +65,7 @@ class ExportGate(Frozen):
     def in_words(self) -> str:
         """What was found, as a clause."""
         flips = counted_doing(self.flipped, "decision", "differs", "differ") if self.flipped else "no decision differs"
-        return f"on {counted(self.images, 'validation image')} {flips}; the largest difference is {self.largest:.1g}"
+        return f"on {counted(self.images, 'image')} of the run {flips}; the largest difference is {self.largest:.1g}"
 
 
 def checkpoint_outputs(saved: SavedModel, root: Path) -> tuple[list[Sample], Outputs]:
@@ -77,7 +77,7 @@ def checkpoint_outputs(saved: SavedModel, root: Path) -> tuple[list[Sample], Out
         network = open_network(saved, saved.policy, "cpu", "fp32")
         outputs = network.outputs(lambda i: saved.preprocessing.read(root / samples[i].path), len(samples), advance)
     if lost := [*outputs.problems.values()]:
-        problem = f"{lost[0]}; {len(lost):,} of {counted(len(samples), 'validation image')} cannot be read"
+        problem = f"{lost[0]}; {len(lost):,} of {counted(len(samples), 'image')} cannot be read"
         raise DataError(problem, "name the place of its images: --data DIR; or put these files back")
     return samples, outputs
 
@@ -224,7 +224,7 @@ class WeightsGate(Frozen):
         """What was found, as a clause."""
         if not self.images:
             return f"its logits were not compared, since {self.library} is not installed"
-        images = counted(self.images, "validation image")
+        images = f"{counted(self.images, 'image')} of the run"
         return f"on {images} the logits of {self.library} differ by {self.largest:.1g} at most"
 
 

@@ -55,11 +55,11 @@ class Baseline(PairedComparison):
         gap = self.difference[self.decides]
         gain = gap if ALL_METRICS[self.decides].higher_is_better else gap.reversed
         low, high = gain.low, gain.high
+        if high is not None and high < 0:  # with few patients too: a wrong warning does less harm
+            return "worse"
         if patients is not None and patients < FEW_GROUPS:
             return "few patients"
-        if low is None or high is None:
-            return "no interval"
-        return "better" if low > 0 else "worse" if high < 0 else "not shown"
+        return "no interval" if low is None else "better" if low > 0 else "not shown"
 
     @property
     def beaten_for(self) -> list[str]:
