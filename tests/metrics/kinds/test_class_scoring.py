@@ -373,3 +373,18 @@ def test_without_an_error_no_loss_has_an_interval() -> None:
     overall = quiet(Predictions(("a", "b"), ("x",) * 30, None, labels, logits))["overall"]
     assert overall["accuracy"]["low"] > 0.8 and overall["auroc"]["low"] > 0.8
     assert all(overall[name]["value"] < 0.06 and overall[name]["low"] is None for name in ("log_loss", "brier"))
+
+
+@pytest.mark.parametrize("separation", [4, 9])
+def test_numbers_of_probabilities_do_not_depend_on_the_threshold(separation: int) -> None:
+    """Patients of 1 to 12 images: an interval without errors took its degrees of freedom from the decisions."""
+    rng, patients = np.random.default_rng(1), np.repeat(np.arange(12), [12, 8, 6, 5, 4, 3, 3, 2, 2, 1, 1, 1])
+    labels = patients % 2
+    scores = separation * (labels - 0.5) + rng.normal(size=12)[patients] + 0.5 * rng.normal(size=48)
+    groups, paths = (tuple(str(i) for i in each) for each in (patients, range(48)))
+    logits = np.stack([np.zeros(48), scores], axis=1).astype(np.float32)
+    predictions = Predictions(("no", "yes"), paths, groups, labels.astype(np.int64), logits, positive="yes")
+    numbers = [evaluate_predictions(replace(predictions, threshold=threshold)) for threshold in (None, 0.01, 0.99)]
+    assert len({entry.overall["accuracy"].value for entry in numbers}) > 1
+    for name in ("auroc", "average_precision", "brier", "log_loss"):
+        assert len({str(entry.overall[name]) for entry in numbers}) == 1

@@ -160,7 +160,8 @@ class PreparedPredictions(Prepared):
         """The interval of a number within 0..1 that is 1, if it varies no more than a proportion of these images."""
         sizes, _, _ = self.units.moments(images, images)
         effective = sizes.sum() / intervals.assumed_effect(sizes, intervals.LIKENESS)
-        low, _ = intervals.wilson(1.0, effective, intervals.quantile(self.degrees))
+        degrees = intervals.satterthwaite(sizes, intervals.LIKENESS)
+        low, _ = intervals.wilson(1.0, effective, intervals.quantile(degrees))
         return low, 1.0
 
     def details(self) -> dict[str, Any]:
@@ -240,9 +241,9 @@ class PreparedPredictions(Prepared):
 
     def mean_loss(self, value: float, losses: np.ndarray, most: float = np.inf) -> Estimate:
         """The mean of losses (S,), `value`, with its interval, which ends at `most`, the loss of the worst image; none
-        where no image shows what an error costs."""
+        where the likeliest class is right of all, so that no image shows what an error costs."""
         interval = NONE
-        if self.accuracy.value != 1 and len(losses) and not self.too_few:
+        if (self.labels != self.predictions.likeliest).any() and not self.too_few:
             influence = self.units.leveraged((losses - losses.mean()) / len(losses), self.labels)
             between = intervals.influence_spread(influence, self.units)
             interval = intervals.log_interval(float(losses.mean()), between, most)
