@@ -25,6 +25,7 @@ from vitmed.inference.ensemble import MEAN
 from vitmed.metrics.subgroups import compared
 from vitmed.report import participant_flow
 from vitmed.report.blocks import ROWS, Block, Chapter, Document, Group, Picture, Text, html
+from vitmed.report.methods_text import methods_text
 from vitmed.report.plots import analyses, curves, evaluation, pictures
 from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
@@ -112,7 +113,7 @@ def document(metrics: Results, figures: Mapping[str, Drawn]) -> Document:
         blocks: list[Block] = []
         if found := metrics[key] if key in Results.model_fields else True:
             lists = checklists(metrics, [chapter.key for chapter in chapters]) if key == "checklists" else []
-            more = {"found": found, "checklists": lists, "chapters": sections()}
+            more = {"found": found, "checklists": lists, "chapters": sections(), "methods_text": methods_text}
             blocks = blocks_of(f"sections/{key}.html.j2", **context, **more)
         caption = environment().from_string
         drawn = [(name, section.figures[name]) for name in section.figures if name in figures]

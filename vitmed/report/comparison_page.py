@@ -14,10 +14,9 @@ from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.metric_table import METRICS, methods
 from vitmed.metrics.paired_comparison import ComparedPair, ComparisonResults
 from vitmed.report.blocks import Table, cell, data_uri, html, p_cell, p_text, p_words, signed, td, words
-from vitmed.report.methods_text import joined
 from vitmed.report.plots.analyses import differences
 from vitmed.report.plots.drawing import drawn
-from vitmed.report.templates import fill
+from vitmed.report.templates import fill, joined
 from vitmed.report.write import PREAMBLE, latex
 
 PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.tex", "differences"

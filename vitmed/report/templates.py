@@ -5,7 +5,7 @@ Every template sees `metrics` (the `Results`), the functions and tables in `IN_T
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,6 @@ from vitmed.metrics.estimates import APART, FEW_GROUPS, FEWEST, Estimate, decima
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, methods, phrase
 from vitmed.report.blocks import Block, Page, Sheet, cell, cells, escape_markdown, interval, number, signed, td, value
-from vitmed.report.methods_text import joined, means_over, methods_text, name_of
 from vitmed.report.plots.drawing import RTL, plain
 from vitmed.report.results import Results
 
@@ -98,7 +97,23 @@ def if_balanced(metrics: Results) -> list[tuple[str, str, Estimate]]:
 
 def share(estimate: Estimate) -> str:
     """`0.911 (0.900 to 0.934)`: a value with its interval, inside a sentence."""
-    return value(estimate) if estimate.value is None else f"{value(estimate)} ({interval(estimate) or 'no interval'})"
+    return value_text(estimate) + " (no interval)" * (estimate.value is not None and estimate.low is None)
+
+
+def means_over(metrics: Results) -> str:
+    """What the means over findings count, where they leave any out; else ""."""
+    of, every = len(metrics.finding_reports), len(metrics.classes)
+    enough = f"{FEWEST} {'images' if metrics.n_groups is None else f'{metrics.unit}s'} have and {FEWEST} lack"
+    return f"means over {of} of {every:,} findings, those that at least {enough}" if 0 < of < every else ""
+
+
+def name_of(field: str) -> str:
+    """A number inside a sentence: `macro sensitivity`, `Cohen's kappa`, `the error rate`."""
+    return methods().names.get(field) or phrase(TITLES.get(field, field))
+
+
+def joined(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def results_sentence(metrics: Results) -> str:
@@ -234,7 +249,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
         for one in (
             *(number, value, interval, share, percent, in_percent, percentage, phrase, reasons),
             *(td, cell, cells, counted, counted_doing, title_of, sampling_of),
-            *(means_over, name_of, methods_text, results_sentence, spread_of, value_text),
+            *(means_over, name_of, results_sentence, spread_of, value_text),
         )
     },
 }
