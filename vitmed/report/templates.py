@@ -6,7 +6,6 @@ Every template sees `metrics` (the `Results`), the functions and tables in `IN_T
 
 import re
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -118,39 +117,10 @@ def joined(names: Sequence[str]) -> str:
 
 def results_sentence(metrics: Results) -> str:
     """The first numbers with their intervals in one sentence, for a paper."""
-    positive, points = metrics.positive_class, metrics.operating_points
-    agreed, unit, of_unit = metrics.bland_altman, f" {metrics.target.unit}".rstrip(), f" ({metrics.target.unit})"
+    unit, of_unit = f" {metrics.target.unit}".rstrip(), f" ({metrics.target.unit})"
     first = [(phrase(title), share(entry)) for _, title, entry in headline_of(metrics) if entry.value is not None]
     phrases = [f"{name.removesuffix(of_unit)} {found}{unit * name.endswith(of_unit)}" for name, found in first]
-    if not phrases:
-        return "There are no images, so there are no results."
-    groups, evaluated = metrics.n_groups, metrics.flow and metrics.flow.evaluated
-    whose = f" ({metrics.unit}s unknown)" if groups is None else f" of {counted(groups, metrics.unit)}"
-    rules = [] if positive is None else [f"positive class: {positive}"]
-    if points is not None and points.by_fold:
-        point = points.points[points.chosen]
-        asked = f" {point.asked}" if point.asked is not None and points.chosen != "cost" else ""
-        half = ", or from 0.5 where none could be chosen" * (None in points.by_fold)
-        rules.append(f"each model from its own threshold, {phrase(point.title)}{asked}{half}")
-    elif points is not None and points.threshold is not None:
-        rules.append(f"from a probability of {format_probability(points.threshold)}")
-    elif points is not None and positive is None and points.chosen in DECIDES:
-        rules.append(f"decided by the {DECIDES[points.chosen]}")
-    rule = f" ({', '.join(rules)})" if rules else ""
-    over = means_over(metrics)
-    on, model = f"On {metrics.images}{whose}", "the models" if evaluated and evaluated.folds else "the model"
-    folds, times = metrics.divided
-    if folds:
-        repeated = f" repeated {times} times," if times > 1 else ""
-        on, model = f"In a cross-validation of {folds} folds,{repeated} on {metrics.images}{whose}", "the models"
-    text = f"{on}, {model} reached {joined(phrases)}{rule}; "
-    text += f"in brackets: {100 * metrics.level:.0f} % confidence intervals{f'; macro: {over}' if over else ''}."
-    if agreed is not None:
-        text += f" The limits of agreement were {share(agreed.lower)} and {share(agreed.upper)}{unit}; the trend of the"
-        text += f" error was {share(agreed.trend)}{', so constant limits do not hold' * agreed.drifts}."
-    if (held := metrics.intervals) is not None:
-        text += f" The {100 * held.asked:.3g} % prediction intervals had a coverage of {share(held.coverage)}."
-    return text
+    return fill("results.txt.j2", metrics=metrics, reached=joined(phrases)).strip().replace("\n", " ")
 
 
 def breaks(name: str) -> Markup:
@@ -169,7 +139,7 @@ def percent(estimate: Estimate) -> Markup:
 
 def in_percent(x: float, digits: int = 3) -> str:
     """46.3 for 0.463: the digits of `number`, which rounding 100 x again would not always give."""
-    return f"{Decimal(number(x, digits)) * 100:.{digits - 2}f}"
+    return f"{100 * float(number(x, digits)):.{digits - 2}f}"
 
 
 def reasons(undefined: Mapping[str, str]) -> list[str]:
@@ -191,27 +161,7 @@ def main_methods(metrics: Results) -> str:
 
 def sampling_of(metrics: Results) -> str:
     """How the intervals were computed, for a reader who knows none of the methods."""
-    sizes, by_patient = metrics.sample.images_per_patient, metrics.resampling == "by patient"
-    units = metrics.n if metrics.n_groups is None else metrics.n_groups
-    if not units:
-        return "There are no images."
-    unit = metrics.unit
-    if units < 2:
-        return f"No intervals: one {unit if by_patient else 'image'} cannot show how much others would differ."
-    effective = by_patient and sizes is not None and sizes.max > 1
-    by = main_methods(metrics)
-    level = f"{100 * metrics.level:.0f} % intervals{f', by {unit}' if effective else ''}"
-    text = [f"{level}{': ' if by else ''}{by}."]
-    if effective:
-        text.append(f"They show how the numbers would differ with other {unit}s.")
-    elif by_patient:
-        text.append(f"Each {unit} has one image.")
-    else:
-        unknown = "The patients are unknown: if they have several images each, the intervals are too narrow."
-        text += ["Each image counts as independent.", unknown]
-    if not metrics.resamples:
-        text.append("Numbers whose interval needs resampling have none, because resampling is off (--resamples 0).")
-    return " ".join(text)
+    return fill("sampling.txt.j2", metrics=metrics, by=main_methods(metrics)).strip().replace("\n", " ")
 
 
 IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
