@@ -30,7 +30,7 @@ Where patients are unknown, the text says image instead of patient.
 def text() -> str:
     """The whole page."""
     from vitmed.metrics.metric_table import methods
-    from vitmed.report.methods_text import name_of
+    from vitmed.report.templates import name_of
 
     found = methods()
     numbers = {key: i for i, key in enumerate(found.references, 1)}

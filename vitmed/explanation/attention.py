@@ -20,7 +20,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -225,7 +224,7 @@ def explain_predictions(
     return replace(maps[0], targets=chosen, grids=mean)
 
 
-def explanation_json(explanation: Explanation, checkpoint: str) -> dict[str, Any]:
+def explanation_json(explanation: Explanation, checkpoint: str) -> dict[str, object]:
     """List the content of explain.json, the only file with the paths."""
     p, grids = explanation.predictions, {name: grid.astype(float).round(4) for name, grid in explanation.maps.items()}
     rows = []

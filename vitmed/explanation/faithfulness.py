@@ -16,7 +16,6 @@ question asks why the model decides as it does.
 import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -61,7 +60,7 @@ def check_maps(
     units: np.ndarray | None = None,
     kind: Kind = "classes",
 ) -> Attention:
-    """Answer both questions about one class, finding or side of a number in each image.
+    """Answer both questions about one class, finding or side of a number in each image; or say why that cannot be.
 
     Args:
         model: in evaluation mode.
@@ -69,8 +68,24 @@ def check_maps(
         targets: (B,) what to explain, such as the predicted class.
         units: (B,) int, the patient of each image: intervals are of patient means. None: every image counts by itself.
     """
-    result = unchecked(model, len(images), kind)
-    if result.reason is not None:
+    reason = None
+    if len(images) < FEW:
+        reason = f"{counted(len(images), 'image')}, too few to check a map"
+    elif model.patches == 1:
+        reason = "the image is one patch, so no patch can stand out"
+    elif model.head.out_features == 1 and kind != "findings":
+        reason = "the model has one class, so its answer never changes"
+    result = Attention(
+        n=len(images),
+        n_shuffled=min(SHUFFLED, len(images)),
+        patches=model.patches,
+        steps=min(STEPS, model.patches),
+        methods={},
+        stages=[],
+        random=None,
+        reason=reason,
+    )
+    if reason is not None:
         return result
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
     maps = relevance(model, x, targets, kind)
@@ -93,20 +108,6 @@ def check_maps(
     ends = {name: float(scores[name].mean()) for name in ("whole", "blank")}
     random = mean_estimate(scores["random"].mean(axis=1), units)
     return result.model_copy(update={"methods": methods, "stages": [EVERYTHING], "random": random, **ends})
-
-
-def unchecked(model: ViT, images: int, kind: Kind) -> Attention:
-    """A result without numbers: sizes, and the reason if there are too few images to check the maps."""
-    reason = None
-    if images < FEW:
-        reason = f"{counted(images, 'image')}, too few to check a map"
-    elif model.patches == 1:
-        reason = "the image is one patch, so no patch can stand out"
-    elif model.head.out_features == 1 and kind != "findings":
-        reason = "the model has one class, so its answer never changes"
-    sizes: dict[str, Any] = {"patches": model.patches, "steps": min(STEPS, model.patches)}
-    sizes |= {"n": images, "n_shuffled": min(SHUFFLED, images)}
-    return Attention(**sizes, methods={}, stages=[], random=None, reason=reason)
 
 
 def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
@@ -230,7 +231,8 @@ def check_attention(
     count = affordable(model) if images is None else images
     if images is None and count < FEW <= len(predictions):
         slow = "it would take minutes on this machine; --map-images 8 does it"
-        return unchecked(model, 0, kind).model_copy(update={"reason": slow, "drawn": ""}), maps
+        none = check_maps(model, how, pictures[:0], explained[:0], kind=kind)
+        return none.model_copy(update={"reason": slow, "drawn": ""}), maps
     strata = known_labels(predictions) if kind == "classes" else explained
     rows, units, drawn = sample(strata, predictions.groups, count)
     pictures = np.stack([read(int(i)) for i in rows])

@@ -1,7 +1,5 @@
 """Attention maps, and what the checks of maps and corruptions find, as typed data. No torch, for the report."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -42,7 +42,7 @@ from vitmed.imaging.preprocessing import RESAMPLING, Preprocessing
 from vitmed.inference.onnx_model import OnnxModel
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import SavedModel
-from vitmed.metrics.estimates import FEW_GROUPS, Estimate, Numbers, difference, estimate, value_text
+from vitmed.metrics.estimates import FEW_GROUPS, Estimate, difference, estimate, value_text
 from vitmed.metrics.intervals import NONE, jackknife_interval, quantile
 from vitmed.metrics.predictions import Predictions, known_labels, target_of
 
@@ -194,10 +194,12 @@ def measure_robustness(
     kind = TARGETS[target.kind]
     number, guess, numbers = kind.stress[0], kind.guess(clean), kind.numbers.evaluate(clean)
     same = ("n", "n_groups", "resampling", "level", "classes", "positive_class")
-    costs, errors, shown = {}, dict[str, np.ndarray](), _shown(kind, numbers)
+    names = [name for name in kind.stress if name in numbers.overall]
+    costs, errors, shown = {}, dict[str, np.ndarray](), {name: numbers.overall[name] for name in names}
     before = _error(kind, clean, shown[number])
     for key, part in corrupted.items():
-        own = [_shown(kind, kind.numbers.evaluate(p)) for p in part]
+        evaluated = [kind.numbers.evaluate(p).overall for p in part]
+        own = [{name: overall[name] for name in names} for overall in evaluated]
         errors[key] = np.array([_error(kind, p, of[number]) for p, of in zip(part, own, strict=True)])  # (5, 3 + G)
         what, rows, mean = CORRUPTIONS[key], list[Strength](), errors[key].mean(axis=0)
         for i, (value, of, error) in enumerate(zip(what.values, own, errors[key], strict=True), 1):
@@ -257,10 +259,6 @@ def _estimate(error: np.ndarray, before: np.ndarray | None = None, tests: int = 
         return estimate(value, low, high, "mover")
     low, high = jackknife_interval(value, np.array(without), skewed=False, tests=tests)
     return estimate(value, max(low, 0) if before is None else low, high, "jackknife")
-
-
-def _shown(kind: TargetKind, numbers: Numbers) -> dict[str, Estimate]:
-    return {name: numbers.overall[name] for name in kind.stress if name in numbers.overall}
 
 
 def _verdict(found: Robustness, clear: Collection[str]) -> tuple[str | None, str]:

@@ -25,6 +25,7 @@ from vitmed.inference.ensemble import MEAN
 from vitmed.metrics.subgroups import compared
 from vitmed.report import participant_flow
 from vitmed.report.blocks import ROWS, Block, Chapter, Document, Group, Picture, Text, html
+from vitmed.report.methods_text import methods_text
 from vitmed.report.plots import analyses, curves, evaluation, pictures
 from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
@@ -112,7 +113,7 @@ def document(metrics: Results, figures: Mapping[str, Drawn]) -> Document:
         blocks: list[Block] = []
         if found := metrics[key] if key in Results.model_fields else True:
             lists = checklists(metrics, [chapter.key for chapter in chapters]) if key == "checklists" else []
-            more = {"found": found, "checklists": lists, "chapters": sections()}
+            more = {"found": found, "checklists": lists, "chapters": sections(), "methods_text": methods_text}
             blocks = blocks_of(f"sections/{key}.html.j2", **context, **more)
         caption = environment().from_string
         drawn = [(name, section.figures[name]) for name in section.figures if name in figures]
@@ -241,18 +242,14 @@ def checklists(metrics: Results, shown: Collection[str]) -> list[tuple[Guideline
                 absent.append(f"{topic.text}: not in this report")
         left = item.author
         if left == content().author["demography"]:  # what no column says about the patients of each split
-            words = {word for column in _characteristics(metrics) for word in re.split("[^a-z]+", column.lower())}
+            columns = metrics.flow.characteristics if metrics.flow else {}
+            words = {word for name, of in columns.items() if of.rows for word in re.split("[^a-z]+", name.lower())}
             traits = ", ".join(name for name, others in content().traits.items() if not words & {name, *others})
             left = f"{traits} of the patients of each split" if traits else ""
         missing = "; ".join([*absent, *([left] if left else [])])
         state = "not supplied" if not there else "in part" if missing else "answered"
         lines.append(Line(item, state, tuple(there), missing))
     return lists
-
-
-def _characteristics(metrics: Results) -> list[str]:
-    columns = {} if metrics.flow is None else metrics.flow.characteristics
-    return [column for column, table in columns.items() if table.rows]
 
 
 def _evaluated(metrics: Results, split: str | None) -> bool:
@@ -265,7 +262,7 @@ def _evaluated(metrics: Results, split: str | None) -> bool:
 
 THERE: dict[str, Callable[[Results], Any]] = {  # topic without a fact or part -> whether a report has it; else always
     **dict.fromkeys(("size", "intervals"), lambda m: any(number.low is not None for number in m.overall.values())),
-    "characteristics": _characteristics,
+    "characteristics": lambda m: m.flow and any(table.rows for table in m.flow.characteristics.values()),
     "internal": lambda m: _evaluated(m, "test") or m.external,
     "external": lambda m: _evaluated(m, None),
     "operating": lambda m: m.operating_points and m.operating_points.chosen != "default",

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from vitmed.core.files import write_bytes, write_text
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import csv_text
@@ -14,10 +12,9 @@ from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.metric_table import METRICS, methods
 from vitmed.metrics.paired_comparison import ComparedPair, ComparisonResults
 from vitmed.report.blocks import Table, cell, data_uri, html, p_cell, p_text, p_words, signed, td, words
-from vitmed.report.methods_text import joined
 from vitmed.report.plots.analyses import differences
 from vitmed.report.plots.drawing import drawn
-from vitmed.report.templates import fill
+from vitmed.report.templates import fill, joined
 from vitmed.report.write import PREAMBLE, latex
 
 PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.tex", "differences"
@@ -179,8 +176,8 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
         groups = [f"mean of {listed(group)}" for group in of.groups]
         first, second = (spreads[tuple(group)] for group in of.groups)
         for name, gap in of.difference.items():
-            a, b = (group[name].mean if name in group else np.nan for group in (first, second))
-            same = np.isclose(a - b, gap.value or 0.0, rtol=0, atol=1e-9)  # else of another operating point
+            a, b = (group[name].mean if name in group else float("nan") for group in (first, second))
+            same = abs(a - b - (gap.value or 0.0)) <= 1e-9  # else of another operating point
             means = [a, None, None, b, None, None] if same else [None] * 6
             numbers = [*means, gap.value, gap.low, gap.high, gap.p, gap.p_holm]
             lines.append([*groups, metrics[name].phrase, *("" if x is None else f"{x:.6g}" for x in numbers)])

@@ -9,18 +9,17 @@ from typing import Any
 from vitmed.core.errors import GateError, UsageError, excluded, unknown_key
 from vitmed.core.messages import gathering, is_warning, say, show, warn
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT, RunFolder
-from vitmed.core.text import counted
+from vitmed.core.text import counted, grouped
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import value_text
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.readers import ReaderComparison
 from vitmed.report.blocks import number
 from vitmed.report.chapters import baseline_verdicts, first_sentence
 from vitmed.report.plots.drawing import plain
 from vitmed.report.results import Results
-from vitmed.report.templates import headline_of, if_balanced, main_methods
+from vitmed.report.templates import headline_of, if_balanced, main_methods, share
 
 
 @dataclass(frozen=True)
@@ -90,20 +89,17 @@ def headline(metrics: Results) -> str:
         how = f"95 % intervals by {unit}: {main_methods(metrics)}"
     own = metrics.flow is not None and metrics.flow.evaluated is not None and metrics.flow.evaluated.split is not None
     optimistic = "; likely optimistic" if metrics.n_groups is None and own else ""
-    lack = " (no interval)"
-    lines = [f"{plain(t)} {value_text(x)}{lack * (x.low is None and x.value is not None)}" for _, t, x in first]
-    return "\n".join([*lines, f"{how}{optimistic}"])
+    return "\n".join([*(f"{plain(title)} {share(number)}" for _, title, number in first), f"{how}{optimistic}"])
 
 
 def reader_lines(metrics: Results) -> list[str]:
     """Compare the model with each reader, or the mean of several, on the images that were read, in lines."""
-    lines, kinds = list[str](), dict[bool, dict[str, ReaderComparison]]()
-    for found in metrics.readers or []:
-        title = ALL_METRICS[found.number].phrase if found.number in ALL_METRICS else found.number
-        kinds.setdefault(found.number == "auroc", {})[title] = found  # by scores, and by calls
+    lines = list[str]()
+    kinds = grouped((found.number == "auroc", found) for found in metrics.readers or ())  # by scores, and by calls
     none = {"sensitivity": f"no {metrics.positive_class} image", "specificity": "no image of the other class"}
     none |= {"accuracy": "no image", "quadratic_kappa": "no images of two grades", "auroc": "no images of both classes"}
-    for by_title in kinds.values():
+    for alike in kinds.values():
+        by_title = {ALL_METRICS[of.number].phrase if of.number in ALL_METRICS else of.number: of for of in alike}
         first, *_ = by_title.values()
         several = len(first.readers) > 1
         images = sum(found.n for found in by_title.values() if found.number != "quadratic_kappa")  # beside accuracy

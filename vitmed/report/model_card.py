@@ -5,7 +5,6 @@ model_card.md of a run, and README.md of weights for timm or transformers.
 
 import hashlib
 import re
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from vitmed.core.files import write_text
 from vitmed.core.messages import warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import listed
-from vitmed.decisions.calibration import Calibration
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import Preprocessing
@@ -139,28 +137,18 @@ def program(how: Preprocessing, policy: DecisionPolicy, folder: str) -> str:
     """A program of a few lines that gives the calibrated probabilities of image.png."""
     side, way = f"({how.image_size}, {how.image_size})", f"Image.Resampling.{how.interpolation.upper()}"
     if isinstance(policy, FindingPolicy):  # each finding has its own calibration; of classes they have one together
-        each: list[Calibration] = [one.calibration for one in policy.findings.values()]
-        scale: Sequence[float] = [one.scale[1] for one in each]
-        bias: Sequence[float] = [one.bias[1] - one.bias[0] for one in each]
-        answer = "sigmoid()"
+        each, answer = [one.calibration for one in policy.findings.values()], "sigmoid()"
+        scale, bias = [of.scale[1] for of in each], [of.bias[1] - of.bias[0] for of in each]
     else:
         assert isinstance(policy, ClassPolicy)
-        scale, bias, answer = policy.calibration.scale, policy.calibration.bias, "softmax(1)"
-    numbers = []
-    for values in (scale, bias):
-        texts = [f"{value:.9g}" for value in values]
-        numbers.append(texts[0] if len(set(texts)) == 1 else f"torch.tensor([{', '.join(texts)}])")
-    calibrated = f"(logits * {numbers[0]}{f' + {numbers[1]}' if any(bias) else ''}).{answer}"
-    return f"""import timm
-import torch
-from PIL import Image, ImageOps
-
-model = timm.create_model("local-dir:{folder}", pretrained=True).eval()
-pixels = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
-image = ImageOps.exif_transpose(Image.open("image.png"))
-assert image.mode[0] not in "IF", "more than 8 bits: vitmed reads such an image"
-image = image.convert("{MODES[how.channels]}")
-image = {FITS[how.resize].format(side, way)}
-with torch.no_grad():
-    logits = model(pixels(image)[None])
-probabilities = {calibrated}"""
+        scale, bias, answer = [*policy.calibration.scale], [*policy.calibration.bias], "softmax(1)"
+    return fill(
+        "weights_program.txt.j2",
+        folder=folder,
+        mode=MODES[how.channels],
+        fit=FITS[how.resize].format(side, way),
+        scale=[f"{value:.9g}" for value in scale],
+        bias=[f"{value:.9g}" for value in bias],
+        shifted=any(bias),
+        answer=answer,
+    )

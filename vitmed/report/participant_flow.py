@@ -10,7 +10,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from vitmed.checks.data_check import COUNTS
@@ -119,10 +118,12 @@ def evaluated_images(
 ) -> EvaluatedImages:
     """Count the images of a report: of which split or how many folds, by class, and those that the model had seen."""
     patients = None if predictions.groups is None else predictions.units.tolist()
-    labels, kind = known_labels(predictions), predictions.kind
-    each = labels[:, None] if kind == "classes" else np.zeros((len(labels), 1), int)
-    present = [np.flatnonzero(row == 1) for row in labels] if kind == "findings" else each
-    counts = _counts([row.tolist() for row in present], patients, predictions.classes)
+    labels, kind = known_labels(predictions).tolist(), predictions.kind
+    if kind == "findings":
+        present = [[f for f, x in enumerate(row) if x == 1] for row in labels]
+    else:
+        present = [[k if kind == "classes" else 0] for k in labels]  # a number is of one class
+    counts = _counts(present, patients, predictions.classes)
     return EvaluatedImages(split=split, seen=seen or Seen(), folds=folds, **counts)
 
 

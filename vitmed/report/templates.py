@@ -5,8 +5,7 @@ Every template sees `metrics` (the `Results`), the functions and tables in `IN_T
 """
 
 import re
-from collections.abc import Mapping
-from decimal import Decimal
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from vitmed.metrics.estimates import APART, FEW_GROUPS, FEWEST, Estimate, decima
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, methods, phrase
 from vitmed.report.blocks import Block, Page, Sheet, cell, cells, escape_markdown, interval, number, signed, td, value
-from vitmed.report.methods_text import joined, means_over, methods_text, name_of
 from vitmed.report.plots.drawing import RTL, plain
 from vitmed.report.results import Results
 
@@ -98,44 +96,31 @@ def if_balanced(metrics: Results) -> list[tuple[str, str, Estimate]]:
 
 def share(estimate: Estimate) -> str:
     """`0.911 (0.900 to 0.934)`: a value with its interval, inside a sentence."""
-    return value(estimate) if estimate.value is None else f"{value(estimate)} ({interval(estimate) or 'no interval'})"
+    return value_text(estimate) + " (no interval)" * (estimate.value is not None and estimate.low is None)
+
+
+def means_over(metrics: Results) -> str:
+    """What the means over findings count, where they leave any out; else ""."""
+    of, every = len(metrics.finding_reports), len(metrics.classes)
+    enough = f"{FEWEST} {'images' if metrics.n_groups is None else f'{metrics.unit}s'} have and {FEWEST} lack"
+    return f"means over {of} of {every:,} findings, those that at least {enough}" if 0 < of < every else ""
+
+
+def name_of(field: str) -> str:
+    """A number inside a sentence: `macro sensitivity`, `Cohen's kappa`, `the error rate`."""
+    return methods().names.get(field) or phrase(TITLES.get(field, field))
+
+
+def joined(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def results_sentence(metrics: Results) -> str:
     """The first numbers with their intervals in one sentence, for a paper."""
-    positive, points = metrics.positive_class, metrics.operating_points
-    agreed, unit, of_unit = metrics.bland_altman, f" {metrics.target.unit}".rstrip(), f" ({metrics.target.unit})"
+    unit, of_unit = f" {metrics.target.unit}".rstrip(), f" ({metrics.target.unit})"
     first = [(phrase(title), share(entry)) for _, title, entry in headline_of(metrics) if entry.value is not None]
     phrases = [f"{name.removesuffix(of_unit)} {found}{unit * name.endswith(of_unit)}" for name, found in first]
-    if not phrases:
-        return "There are no images, so there are no results."
-    groups, evaluated = metrics.n_groups, metrics.flow and metrics.flow.evaluated
-    whose = f" ({metrics.unit}s unknown)" if groups is None else f" of {counted(groups, metrics.unit)}"
-    rules = [] if positive is None else [f"positive class: {positive}"]
-    if points is not None and points.by_fold:
-        point = points.points[points.chosen]
-        asked = f" {point.asked}" if point.asked is not None and points.chosen != "cost" else ""
-        half = ", or from 0.5 where none could be chosen" * (None in points.by_fold)
-        rules.append(f"each model from its own threshold, {phrase(point.title)}{asked}{half}")
-    elif points is not None and points.threshold is not None:
-        rules.append(f"from a probability of {format_probability(points.threshold)}")
-    elif points is not None and positive is None and points.chosen in DECIDES:
-        rules.append(f"decided by the {DECIDES[points.chosen]}")
-    rule = f" ({', '.join(rules)})" if rules else ""
-    over = means_over(metrics)
-    on, model = f"On {metrics.images}{whose}", "the models" if evaluated and evaluated.folds else "the model"
-    folds, times = metrics.divided
-    if folds:
-        repeated = f" repeated {times} times," if times > 1 else ""
-        on, model = f"In a cross-validation of {folds} folds,{repeated} on {metrics.images}{whose}", "the models"
-    text = f"{on}, {model} reached {joined(phrases)}{rule}; "
-    text += f"in brackets: {100 * metrics.level:.0f} % confidence intervals{f'; macro: {over}' if over else ''}."
-    if agreed is not None:
-        text += f" The limits of agreement were {share(agreed.lower)} and {share(agreed.upper)}{unit}; the trend of the"
-        text += f" error was {share(agreed.trend)}{', so constant limits do not hold' * agreed.drifts}."
-    if (held := metrics.intervals) is not None:
-        text += f" The {100 * held.asked:.3g} % prediction intervals had a coverage of {share(held.coverage)}."
-    return text
+    return fill("results.txt.j2", metrics=metrics, reached=joined(phrases)).strip().replace("\n", " ")
 
 
 def breaks(name: str) -> Markup:
@@ -154,7 +139,7 @@ def percent(estimate: Estimate) -> Markup:
 
 def in_percent(x: float, digits: int = 3) -> str:
     """46.3 for 0.463: the digits of `number`, which rounding 100 x again would not always give."""
-    return f"{Decimal(number(x, digits)) * 100:.{digits - 2}f}"
+    return f"{100 * float(number(x, digits)):.{digits - 2}f}"
 
 
 def reasons(undefined: Mapping[str, str]) -> list[str]:
@@ -176,27 +161,7 @@ def main_methods(metrics: Results) -> str:
 
 def sampling_of(metrics: Results) -> str:
     """How the intervals were computed, for a reader who knows none of the methods."""
-    sizes, by_patient = metrics.sample.images_per_patient, metrics.resampling == "by patient"
-    units = metrics.n if metrics.n_groups is None else metrics.n_groups
-    if not units:
-        return "There are no images."
-    unit = metrics.unit
-    if units < 2:
-        return f"No intervals: one {unit if by_patient else 'image'} cannot show how much others would differ."
-    effective = by_patient and sizes is not None and sizes.max > 1
-    by = main_methods(metrics)
-    level = f"{100 * metrics.level:.0f} % intervals{f', by {unit}' if effective else ''}"
-    text = [f"{level}{': ' if by else ''}{by}."]
-    if effective:
-        text.append(f"They show how the numbers would differ with other {unit}s.")
-    elif by_patient:
-        text.append(f"Each {unit} has one image.")
-    else:
-        unknown = "The patients are unknown: if they have several images each, the intervals are too narrow."
-        text += ["Each image counts as independent.", unknown]
-    if not metrics.resamples:
-        text.append("Numbers whose interval needs resampling have none, because resampling is off (--resamples 0).")
-    return " ".join(text)
+    return fill("sampling.txt.j2", metrics=metrics, by=main_methods(metrics)).strip().replace("\n", " ")
 
 
 IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
@@ -234,7 +199,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
         for one in (
             *(number, value, interval, share, percent, in_percent, percentage, phrase, reasons),
             *(td, cell, cells, counted, counted_doing, title_of, sampling_of),
-            *(means_over, name_of, methods_text, results_sentence, spread_of, value_text),
+            *(means_over, name_of, results_sentence, spread_of, value_text),
         )
     },
 }

@@ -7,7 +7,6 @@
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,12 +35,12 @@ from vitmed.report.participant_flow import counted_again
 from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import Drawn, drawn
 from vitmed.report.results import Baseline, Origin, Results
-from vitmed.report.templates import results_sentence
+from vitmed.report.templates import fill, results_sentence
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
 ONE_FINDING = "One of {} findings: only the report of all adjusts a difference from a baseline for the others."
 BASELINES = {
-    # key in metrics.json and file name -> what it is, for `baseline_text`
+    # key in metrics.json and file name -> what it is, of `TargetKind.linear`
     "frozen_features": "{} on the features of the pretrained network, not fine-tuned",
     "colour_and_size": "{} that sees the colours and the size of an image, but no shapes",
 }
@@ -131,18 +130,7 @@ class Report:
             if self.content is not None:
                 write_text(part / REPORT, render(results, self.content))
                 methods = methods_text(results, lambda name: escape_markdown(" ".join(visible(name).split())))
-                lines = ["# Statistical methods", "", *(f"{paragraph}\n" for paragraph in methods.paragraphs)]
-                if methods.rows:
-                    lines += ["| Interval by | Numbers | Resamples | Source |", "|---|---|---|---|"]
-                    for row in methods.rows:
-                        drawn = "" if row.resamples is None else f"{row.resamples:,}"
-                        lines.append(f"| {row.method} | {row.numbers} | {drawn} | {row.cites} |")
-                    lines.append("")
-                if methods.references:
-                    cited = (f"{i}. {text}" for i, text in enumerate(methods.references, 1))
-                    lines += ["## References", "", *cited, ""]
-                lines += ["## Results", "", escape_markdown(results_sentence(results)), ""]
-                write_text(part / METHODS_TEXT, "\n".join(lines))
+                write_text(part / METHODS_TEXT, fill("methods.md.j2", metrics=results, methods=methods) + "\n")
                 if "md" in self.formats:
                     write_text(part / "report.md", to_markdown(self.content))
                 if "paper" in self.formats:
@@ -203,25 +191,20 @@ def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
 
 def _beside(key: str, of: str, material: Material) -> Baseline:
     """The comparison with a baseline, of labels of a kind; of findings also finding by finding."""
-    kind, predictions, other = TARGETS[of].numbers, material.predictions, material.extra.baselines[key]
+    kind, predictions, other = material.kind, material.predictions, material.extra.baselines[key]
     given = material.extra.folds or material.chosen("operating")
     if given is not None and given.costs and len(other.classes) > 2:
         other = replace(other, costs=tuple(map(tuple, given.costs)))  # which need no threshold of validation
     likeliest = of != "number" and predictions.at_point != other.at_point
     both = (predictions.without_point(), other.without_point()) if likeliest else (predictions, other)
     numbers = kind.compare(*both, material.config.resamples)
-    compared = Baseline(text=baseline_text(key, of), likeliest=likeliest, **dict(numbers))
+    compared = Baseline(text=BASELINES[key].format(TARGETS[of].linear), likeliest=likeliest, **dict(numbers))
     if predictions.kind != "findings":
         return compared
     gaps = kind(predictions).class_gaps(kind(other))["auroc"]
     adjusted = holm([gap.p for gap in gaps.values()])
     each = {name: gap.model_copy(update={"p_holm": p}) for (name, gap), p in zip(gaps.items(), adjusted, strict=True)}
     return compared.model_copy(update={"findings": each})
-
-
-def baseline_text(key: str, kind: str) -> str:
-    """What a baseline is, in the words of the report."""
-    return BASELINES[key].format(TARGETS[kind].linear)
 
 
 def _draw(predictions: Predictions, results: Results, extra: Extra, pdf: bool) -> dict[str, Drawn]:
@@ -302,7 +285,7 @@ def _columns(table: Table) -> list[list[str]]:
         for line, cell, note in zip(lines[1:], column, notes, strict=True):
             text = NUMBER.sub(lambda found: found[0].replace(",", ""), text_of(cell.words))
             numbers = ["" if x is None else f"{x:.6g}" for x in cell.numbers] or ["" if text == "undefined" else text]
-            line += [*numbers, *repeat("", len(ends) - len(numbers)), *([note] if beside else [])]
+            line += [*numbers, *[""] * (len(ends) - len(numbers)), *([note] if beside else [])]
     return lines
 
 

@@ -35,7 +35,7 @@ from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
 from vitmed.report.results import Origin
-from vitmed.report.write import Report, baseline_text
+from vitmed.report.write import BASELINES, Report
 from vitmed.studies.cluster import each, files_of, prepare
 from vitmed.studies.comparison import Model, align, better, compare_models, short_names
 from vitmed.studies.one_run import TrainResult, default_name
@@ -251,7 +251,7 @@ def evaluate_colours(config: Config, output: str | Path, name: str | None) -> Tr
         predictions = labelled_by(splits.target, splits.classes, samples, logits, positive, splits.columns)
         said = "No network: this shows what stain, light, format and size reveal about the labels."
         title, noted = f"{what}: colours and size alone", [*patient_notes(splits, split), said, *notes]
-        facts = {"Model": baseline_text("colour_and_size", splits.target.kind)}
+        facts = {"Model": BASELINES["colour_and_size"].format(TARGETS[splits.target.kind].linear)}
         facts |= {"Images": f"{what}: {len(predictions):,} evaluated", "Patients": describe_patients(splits)}
         origin = Origin(title=title, facts=facts, notes=noted, run=folder.name)
         of_split = flow.model_copy(update={"evaluated": evaluated_images(predictions, split)})

@@ -155,8 +155,9 @@ def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
         axes.set_yticks(np.arange(k + 1) - 0.5, minor=True)
         axes.grid(which="minor", color="white", linewidth=1)
     axes.tick_params(which="minor", length=0)
-    value = _overall(metrics, "balanced_accuracy", "\n")
-    figure.suptitle(f"n = {counted(len(predictions), 'image')}{value}", fontsize=font + 1)
+    title, balanced = f"n = {counted(len(predictions), 'image')}", metrics.overall["balanced_accuracy"]
+    title += "" if balanced.value is None else f"\nBalanced accuracy {value_text(balanced)}"
+    figure.suptitle(title, fontsize=font + 1)
     return figure
 
 
@@ -259,16 +260,12 @@ def _finish(figure: Figure, axes: Axes, metrics: Numbers, area: str, name: str) 
     many = len(metrics.classes) > 2
     title = f"n = {counted(metrics.n, 'image')}"
     if many:
-        title += ", each class against the rest" + _overall(metrics, area, "\nmean of classes: ")
+        mean = metrics.overall[area]
+        title += ", each class against the rest"
+        title += "" if mean.value is None else f"\nmean of classes: {METRICS[area].title} {value_text(mean)}"
     axes.set_title(title, fontsize=11)
     handles, texts = axes.get_legend_handles_labels()
     figure.set_figheight((6.0 if many else 5.4) + 0.2 * len(handles))
     if handles:
         title = f"lowest {name}" if len(metrics.classes) > LEGEND else name
         figure.legend(handles, texts, loc="outside lower center", fontsize=9, title=title, title_fontsize=9)
-
-
-def _overall(metrics: Numbers, name: str, before: str) -> str:
-    """`before`, then `Balanced accuracy 0.912 (0.881 to 0.934)`; "" if it is undefined."""
-    estimate = metrics.overall[name]
-    return "" if estimate.value is None else f"{before}{METRICS[name].title} {value_text(estimate)}"
