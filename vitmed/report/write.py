@@ -130,12 +130,13 @@ class Report:
             if self.content is not None:
                 write_text(part / REPORT, render(results, self.content))
                 methods = methods_text(results, lambda name: escape_markdown(" ".join(visible(name).split())))
-                write_text(part / METHODS_TEXT, fill("methods.md.j2", metrics=results, methods=methods) + "\n")
+                methods_page = fill("methods.md.j2", metrics=results, methods=methods) + "\n"
+                write_text(part / METHODS_TEXT, methods_page)
                 if "md" in self.formats:
                     write_text(part / "report.md", to_markdown(self.content))
                 if "paper" in self.formats:
                     write_paper(part / "paper", results, self.content)
-                    write_text(part / "paper" / METHODS_TEXT, "\n".join(lines))
+                    write_text(part / "paper" / METHODS_TEXT, methods_page)
         return results
 
 
