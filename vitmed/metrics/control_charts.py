@@ -13,7 +13,6 @@ an alarm.
 Letters: S images, C charts, N images of a period, R simulations.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -120,9 +119,8 @@ def choose_limits(
     choose the limits of the sums, (C,); of as many others, the second result gives an alarm.
     """
     draw, sides = _periods(reference, period, seed), [stream.sides for stream in reference.streams.values()]
-
-    drawn = itertools.islice(draw, 2 * simulations)
-    peaks = np.array([[highest(x, s, shift / 2).max() for x, s in zip(each.T, sides, strict=True)] for each in drawn])
+    pairs = (zip(next(draw).T, sides, strict=True) for _ in range(2 * simulations))
+    peaks = np.array([[highest(values, of, shift / 2).max() for values, of in each] for each in pairs])
     chosen, others = np.split(peaks, 2)  # (R, C) each
     # how rare the rarest of the C peaks of a period is: at one rarity for all charts, the share of periods is as asked
     ordered = np.sort(chosen, axis=0)
