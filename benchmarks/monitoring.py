@@ -55,7 +55,7 @@ def long_logs(worlds: int, simulations: int) -> None:
         for seed in range(worlds):
             rng = np.random.default_rng([seed, patients, each])
             reference = Reference.of(*draw(patients, each, rng))
-            limits = choose_limits(reference, SHIFT, PERIOD, 0.05, simulations, seed).limits
+            limits, _ = choose_limits(reference, SHIFT, PERIOD, 0.05, simulations, seed)
             values = reference.standardised(draw(LENGTHS[-1] // each, each, rng)[0])
             high, alarms = np.zeros(len(values), bool), np.zeros((len(values) - PERIOD) // LOOK + 1, bool)
             for c, one in enumerate(reference.streams.values()):
@@ -96,7 +96,7 @@ def main() -> None:
         for seed in range(asked.worlds):
             rng = np.random.default_rng([seed, patients, each])
             reference = Reference.of(*draw(patients, each, rng))
-            limits = choose_limits(reference, SHIFT, PERIOD, 0.05, asked.simulations, seed).limits
+            limits, _ = choose_limits(reference, SHIFT, PERIOD, 0.05, asked.simulations, seed)
             for name, change in CHANGES.items():
                 new, _ = draw(-(-PERIOD // each), each, rng, **change)
                 values = reference.standardised(new)[:PERIOD]

@@ -144,10 +144,7 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
         said, ends = scores[inside], {"from": float(scores[inside].min()), "to": float(scores[inside].max())}
         curve.append(Bin(said=float(said.mean()), seen=boot.proportion(events, inside), n=len(said), **ends))
     per_class, why = _against_the_rest(predictions, shown, boot)
-    for name, text in why.items():
-        lacking = (key for key in ("o_e", "intercept", "slope") if per_class[name][key].value is None)
-        undefined |= {f"{key} of {name}": text for key in lacking}
-    return Reliability(undefined=undefined, **numbers, curve=curve, per_class=per_class)
+    return Reliability(undefined=undefined | why, **numbers, curve=curve, per_class=per_class)
 
 
 def _brier_skill(prepared: PreparedPredictions) -> Estimate:
@@ -206,7 +203,7 @@ def _calibration_error(scores: np.ndarray, events: np.ndarray, boot: Bootstrap) 
 def _against_the_rest(
     predictions: Predictions, shown: list[int], boot: Bootstrap
 ) -> tuple[dict[str, ClassReliability], dict[str, str]]:
-    """O:E, calibration in the large (intercept) and slope of each class; and class -> why one is undefined.
+    """O:E, calibration in the large (intercept) and slope of each class; and why one is undefined, "slope of ill".
 
     Logistic recalibration (Cox, Biometrika 45 (1958) 562; Van Calster et al., BMC Medicine 17 (2019) 230): the truth on
     the log odds of the probability. The slope is 1 and the intercept, with the slope held at 1, is 0 where the
@@ -228,7 +225,7 @@ def _against_the_rest(
         if boot.units.fewer(of_class) < FEWEST:
             numbers = {key: number.model_copy(update=NO_ENDS) for key, number in numbers.items()}
         per_class[name] = ClassReliability(**numbers)
-        why |= {name: reason} if reason else {}
+        why |= {f"{key} of {name}": reason for key, number in numbers.items() if reason and number.value is None}
     return per_class, why
 
 

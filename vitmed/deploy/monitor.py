@@ -101,8 +101,8 @@ def watch(
     reference, new, (period, false_alarms, shift) = known.predictions, watched.new, settings
     times, rate = watched.times, None
     if watched.limits is not None:
-        alarms, simulated = watched.limits.false_alarms
-        rate = charts.FalseAlarms(asked=false_alarms, period=period, found=alarms / simulated, simulated=simulated)
+        found = watched.false_alarms / SIMULATIONS
+        rate = charts.FalseAlarms(asked=false_alarms, period=period, found=found, simulated=SIMULATIONS)
     content = charts.Monitoring(
         run=RunFolder(folder.parent).name or known.run,
         weights_hash=known.weights_hash,
@@ -164,7 +164,8 @@ class _Watched:
             sizes = None if self.new.groups is None else np.bincount(self.new.units)
             self.standard = charts.Reference.of(watched, self.units.index, sizes)
             say(f"simulating {counted(2 * SIMULATIONS, 'period')} of {period:,} images")
-            self.limits = charts.choose_limits(self.standard, self.shift, period, false_alarms, SIMULATIONS)
+            chosen = charts.choose_limits(self.standard, self.shift, period, false_alarms, SIMULATIONS)
+            self.limits, self.false_alarms = chosen
             values = self.standard.standardised(self.streams)
             for c, (name, stream) in enumerate(watched.items()):
                 signed = {"rise": values[:, c], "fall": -values[:, c]}
@@ -183,7 +184,7 @@ class _Watched:
             why = reference.why_not(self.shift) or lack
             return about.model_copy(update={"why_not": why})
         c, tracks = list(self.tracks).index(name), self.tracks[name]
-        limit = float(self.limits.limits[c])
+        limit = float(self.limits[c])
         sign = 1 if "rise" in reference.sides else -1
         shifted = float(self.standard.centre[c] + sign * self.shift * self.standard.spread[c])
         rows = {side: int((track > limit).argmax()) for side, track in tracks.items() if (track > limit).any()}

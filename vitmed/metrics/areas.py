@@ -17,7 +17,6 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.metrics import intervals
 from vitmed.metrics.bootstrap import MOST, bootstrap_weights
 from vitmed.metrics.estimates import FEWEST, Estimate, estimate, of_share
-from vitmed.metrics.intervals import INFINITE, NONE, Spread, Units
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 
 FEW = 50  # with fewer positive or negative images (effective numbers), DeLong's interval is too narrow
@@ -60,7 +59,7 @@ def class_areas(scores: np.ndarray, positive: np.ndarray) -> tuple[Area, Area]:
     return Area(auroc, area), Area(average, pull)
 
 
-def area_spread(influence: np.ndarray, positive: np.ndarray, units: Units) -> Spread:
+def area_spread(influence: np.ndarray, positive: np.ndarray, units: intervals.Units) -> intervals.Spread:
     """Variance of an AUROC, or of the difference of two, by the influence (S,) of each image; NaN if undefined.
 
     Independent images: DeLong et al., Biometrics 44 (1988) 837, eq. 4 to 6. Patients with several: Obuchowski,
@@ -68,25 +67,25 @@ def area_spread(influence: np.ndarray, positive: np.ndarray, units: Units) -> Sp
     Satterthwaite's, for positive and negative images apart or for patients, whichever are fewer. Patients of whom a few
     hold most images: as `intervals.spread`.
     """
-    parts = list[Spread]()  # of the positive images, and of the negative ones
+    parts = list[intervals.Spread]()  # of the positive images, and of the negative ones
     for kind in (positive, ~positive):
         sizes, sums, squares = units.moments(influence, kind)
         if (g := len(sizes)) < 2:
-            return Spread(*NONE)
+            return intervals.Spread(*intervals.NONE)
         degrees = intervals.satterthwaite(sizes, intervals.correlation(sizes, sums, squares))
-        parts.append(Spread(g / (g - 1) * float((sums**2).sum()), degrees))
+        parts.append(intervals.Spread(g / (g - 1) * float((sums**2).sum()), degrees))
     if units.uneven:
         return intervals.spread(influence, units)
     total = sum(part.variance for part in parts)
     if not units.clustered:
-        return Spread(total, INFINITE)
+        return intervals.Spread(total, intervals.INFINITE)
     up, down = (units.sums(np.where(kind, influence, 0)) for kind in (positive, ~positive))
     both = 2 * units.count / (units.count - 1) * float((up * down).sum())
-    degrees = total**2 / sum(part.variance**2 / part.degrees for part in parts) if total > 0 else INFINITE
-    return Spread(max(0.0, total + both), min(degrees, units.degrees(influence)))
+    degrees = total**2 / sum(part.variance**2 / part.degrees for part in parts) if total > 0 else intervals.INFINITE
+    return intervals.Spread(max(0.0, total + both), min(degrees, units.degrees(influence)))
 
 
-def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float, float, str]:
+def area_interval(area: Area, positive: np.ndarray, units: intervals.Units) -> tuple[float, float, str]:
     """The interval of an AUROC and its method.
 
     With at least `FEW` positive and negative images: DeLong's (patients: Obuchowski's) on the logit scale. With fewer,
@@ -96,7 +95,7 @@ def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float
     name = "obuchowski" if units.clustered else "delong"
     value, (variance, degrees) = area.value, area_spread(area.influence, positive, units)
     if not np.isfinite([value, variance]).all() or (0 < value < 1 and variance == 0):
-        return *NONE, name  # scores that are all alike have no variance
+        return *intervals.NONE, name  # scores that are all alike have no variance
     m, n, z = float(positive.sum()), float((~positive).sum()), intervals.quantile()
     if units.clustered:  # effective numbers, of images from at least 2 units
         effective, freedoms = list[float](), list[float]()
@@ -182,13 +181,13 @@ def fixed_rates(predictions: Predictions, config: EvaluateConfig) -> FixedRates 
     if positive is None or len(np.unique(labels)) < 2:
         return None
     scores, resamples = predictions.probabilities[:, positive], min(config.resamples, MOST)
-    reached = reached_at(scores, labels == positive, (*LEVELS, *GRID), Units(predictions.units), resamples)
+    reached = reached_at(scores, labels == positive, (*LEVELS, *GRID), intervals.Units(predictions.units), resamples)
     head, band = reached[: len(LEVELS)], reached[len(LEVELS) :]
     return FixedRates(positive=predictions.classes[positive], sensitivity=head, band=band)
 
 
 def reached_at(
-    scores: np.ndarray, truth: np.ndarray, levels: tuple[float, ...], units: Units, resamples: int
+    scores: np.ndarray, truth: np.ndarray, levels: tuple[float, ...], units: intervals.Units, resamples: int
 ) -> list[AtRate]:
     """The largest share of the images of `truth` above a threshold that keeps a share `levels` of the others below it.
     Scores are (S,) of any scale, truth is (S,) bool with both kinds; without resamples of units, no intervals."""
@@ -217,7 +216,7 @@ def reached_at(
         # the loosest of the thresholds at which enough of the others are kept
         called = is_called(scores, float(cuts[np.flatnonzero(fp <= fp[-1] * (1 - level) + 1e-9)[-1]]))
         few = not enough or not intervals.share(called, ~truth, units).effective_n * (1 - level) >= LEAST - 1e-9
-        reached = estimate(value, *NONE, "wilson-bootstrap", len(column) or None)
+        reached = estimate(value, *intervals.NONE, "wilson-bootstrap", len(column) or None)
         if len(column) and not few and value in (0, 1):
             # hardly a resample differs; how alike the others are depends on the threshold, and is left out
             reached = of_share(intervals.share(called & truth, truth, units))

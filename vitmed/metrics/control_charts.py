@@ -13,7 +13,6 @@ an alarm.
 Letters: S images, C charts, N images of a period, R simulations.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -100,13 +99,6 @@ def newest(stream: Stream, period: int) -> Stream:
     return replace(stream, values=values)
 
 
-class Limits(NamedTuple):
-    """The limits of C charts."""
-
-    limits: np.ndarray  # (C,) of the sums
-    false_alarms: tuple[int, int]  # periods with an alarm and periods, of simulations that did not choose the limits
-
-
 def sums(values: np.ndarray, allowance: float) -> np.ndarray:
     """(..., N) -> (..., N): the sum of what exceeds the allowance, never below 0; NaN adds nothing."""
     total = np.cumsum(np.where(np.isnan(values), 0.0, values - allowance), axis=-1)
@@ -120,24 +112,22 @@ def highest(values: np.ndarray, sides: tuple[Side, ...], allowance: float) -> np
 
 def choose_limits(
     reference: Reference, shift: float, period: int, false_alarms: float, simulations: int = 2000, seed: int = 0
-) -> Limits:
+) -> tuple[np.ndarray, int]:
     """Limits with which a share `false_alarms` of periods of N images without a change gives any alarm.
 
     The charts find a `shift` of the mean, in standard deviations, soonest; the allowance is half of it. `simulations`
-    choose the limits; as many others count the false alarms.
+    choose the limits of the sums, (C,); of as many others, the second result gives an alarm.
     """
     draw, sides = _periods(reference, period, seed), [stream.sides for stream in reference.streams.values()]
-
-    drawn = itertools.islice(draw, 2 * simulations)
-    peaks = np.array([[highest(x, s, shift / 2).max() for x, s in zip(each.T, sides, strict=True)] for each in drawn])
+    pairs = (zip(next(draw).T, sides, strict=True) for _ in range(2 * simulations))
+    peaks = np.array([[highest(values, of, shift / 2).max() for values, of in each] for each in pairs])
     chosen, others = np.split(peaks, 2)  # (R, C) each
     # how rare the rarest of the C peaks of a period is: at one rarity for all charts, the share of periods is as asked
     ordered = np.sort(chosen, axis=0)
     below = [np.searchsorted(ordered[:, c], chosen[:, c], side="left") for c in range(chosen.shape[1])]
     level = float(np.quantile((1 - np.stack(below, axis=1) / len(chosen)).min(axis=1), false_alarms))
     limits = np.quantile(chosen, 1 - level, axis=0, method="higher")
-    alarms = int((others > limits).any(axis=1).sum())
-    return Limits(limits, (alarms, simulations))
+    return limits, int((others > limits).any(axis=1).sum())
 
 
 def _periods(reference: Reference, period: int, seed: int) -> Iterator[np.ndarray]:

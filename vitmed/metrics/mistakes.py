@@ -11,8 +11,6 @@ labels: nothing is computed unless the interval of its AUROC, by patient where p
 a class has no image, AUROC is undefined, and that of MCC must lie above 0.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from vitmed.core.base_models import Frozen
@@ -220,7 +218,7 @@ def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | No
 def issues_csv(predictions: Predictions) -> str:
     """The text of `label_issues.csv`: all suspects, the most doubtful first; row 1 is the first of predictions.csv."""
     labels = known_labels(predictions)
-    rows: list[Sequence[object]] = [("row", "path", "label", "suggested", "score")]
+    rows: list[list[object]] = [["row", "path", "label", "suggested", "score"]]
     for row, other, score in zip(*find_suspects(predictions), strict=True):
         classes = predictions.classes[labels[row]], predictions.classes[other]
         rows.append([int(row) + 1, predictions.paths[row], *classes, f"{score:.6f}"])

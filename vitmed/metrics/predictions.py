@@ -229,9 +229,7 @@ class Predictions:
     @cached_property
     def likeliest(self) -> np.ndarray:
         """(S,) int64: the class with the largest probability; of equal ones the positive of two, else the first."""
-        if len(self.classes) == 2:
-            return self._of_two(None)
-        return self.calibrated_logits.argmax(axis=1).astype(np.int64)  # they part what rounds to one probability
+        return self.without_point().predicted
 
     @cached_property
     def predicted(self) -> np.ndarray:
@@ -239,16 +237,12 @@ class Predictions:
         likeliest."""
         if self.decided is not None:
             return self.decided
-        if self.threshold is not None:
-            return self._of_two(self.threshold)
-        if self.costs is not None:
+        if self.costs is not None and self.threshold is None:
             return (self.probabilities @ np.array(self.costs, dtype=np.float64)).argmin(axis=1).astype(np.int64)
-        return self.likeliest
-
-    def _of_two(self, threshold: float | None) -> np.ndarray:
-        positive = positive_index(self)
-        assert positive is not None
-        return np.where(is_called(self.probabilities[:, positive], threshold), positive, 1 - positive).astype(np.int64)
+        if (positive := positive_index(self)) is not None:
+            called = is_called(self.probabilities[:, positive], self.threshold)
+            return np.where(called, positive, 1 - positive).astype(np.int64)
+        return self.calibrated_logits.argmax(axis=1).astype(np.int64)  # they part what rounds to one probability
 
     @cached_property
     def confidence(self) -> np.ndarray:

@@ -43,6 +43,14 @@ class PreparedPredictions(Prepared):
         self.cells, self.cell = np.unique(self.labels * k + self.predicted, return_inverse=True)
         self.support = np.bincount(self.labels, minlength=k)  # (K,)
         self.losses = np.stack(image_losses(predictions), axis=1)  # (S, 2)
+        # How many units have an image of each class.
+        self.holders = [len(np.unique(self.units.index[self.labels == c])) for c in self.classes]
+        right = self.labels == self.predicted
+        self.accuracy = intervals.share(right, None, self.units)
+        # Degrees of freedom of the variance of being right between units.
+        self.degrees = self.units.degrees(right * 1.0) if self.units.count > 1 else 1.0
+        # Whether fewer than `FEWEST` images, or patients, have the most common class, or any other.
+        self.too_few = self.units.fewer(self.labels == self.support.argmax()) < FEWEST
 
     def correlation_influence(self) -> dict[str, np.ndarray]:
         """The influence (S,) of each image on MCC and kappa: their derivatives by its weight, which sum to 0."""
@@ -66,11 +74,12 @@ class PreparedPredictions(Prepared):
 
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
         shape, sums, k = sums.shape[:-1], sums.reshape(-1, sums.shape[-1]), self.size
-        cells, lost, r = sums[:, :-2], sums[:, -2:], len(sums)  # (R, C), (R, 2)
-        support = _grouped(cells, self.cells // k, k)  # (R, K) truly of the class
-        called = _grouped(cells, self.cells % k, k)  # (R, K) predicted as it
-        tp, right = np.zeros((r, k)), self.cells // k == self.cells % k
-        tp[:, self.cells[right] % k] = cells[:, right]
+        cells, lost = sums[:, :-2], sums[:, -2:]  # (R, C), (R, 2)
+        truth, call = self.cells // k, self.cells % k  # (C,)
+        support, called, tp = (  # (R, K) each: images of a class, those predicted as it, both
+            np.stack([cells[:, of == c].sum(axis=1) for c in self.classes], axis=1)
+            for of in (truth, call, np.where(truth == call, truth, -1))
+        )
         total = cells.sum(axis=1)  # (R,)
         others = total[:, None] - support
         per_class = intervals.rates_of(tp, called - tp, support - tp, others - called + tp)
@@ -111,17 +120,8 @@ class PreparedPredictions(Prepared):
         return self.units.leveraged(area.influence, self.labels)
 
     @cached_property
-    def holders(self) -> list[int]:
-        """How many units have an image of each class."""
-        return [len(np.unique(self.units.index[self.labels == c])) for c in self.classes]
-
-    @cached_property
     def class_shares(self) -> list[dict[str, Share]]:
         return [intervals.class_shares(self.labels == c, self.predicted == c, self.units) for c in self.classes]
-
-    @cached_property
-    def accuracy(self) -> Share:
-        return intervals.share(self.labels == self.predicted, None, self.units)
 
     @cached_property
     def areas(self) -> list[tuple[Area, Area]]:
@@ -290,16 +290,6 @@ class PreparedPredictions(Prepared):
         low, high = intervals.within(value, -1.0, variance, intervals.quantile(self.degrees))
         return min(low, flawless), high
 
-    @property
-    def too_few(self) -> bool:
-        """Whether fewer than `FEWEST` images, or patients, have the most common class, or any other."""
-        return self.units.fewer(self.labels == self.support.argmax()) < FEWEST
-
-    @cached_property
-    def degrees(self) -> float:
-        """Degrees of freedom of the variance of being right between units."""
-        return self.units.degrees((self.labels == self.predicted) * 1.0) if self.units.count > 1 else 1.0
-
     def gaps(self, other: "PreparedPredictions") -> dict[str, Gap]:
         return super().gaps(other) | self.area_gaps(other) | self.share_gaps(other)
 
@@ -366,12 +356,3 @@ def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
     many = (chances**2).sum(axis=1) - 2 * given + 1  # sum over classes of (probability - truth)^2
     brier = many if positive_index(predictions) is None else (1 - given) ** 2
     return -np.log(np.clip(given, tiny, 1 - tiny)), brier
-
-
-def _grouped(values: np.ndarray, kinds: np.ndarray, k: int) -> np.ndarray:
-    """(R, K) sums of the values (R, N) of each kind, (N,) int64, 0..K-1."""
-    sums, order = np.zeros((len(values), k)), np.argsort(kinds, kind="stable")
-    there, starts = np.unique(kinds[order], return_index=True)
-    if len(there):
-        sums[:, there] = np.add.reduceat(values.take(order, axis=1), starts, axis=1)
-    return sums

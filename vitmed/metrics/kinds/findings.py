@@ -15,7 +15,7 @@ from vitmed.core.text import counted, counted_doing, listed
 from vitmed.metrics.areas import Area
 from vitmed.metrics.estimates import FEWEST, Estimate, Numbers, Sample, estimate, of_share
 from vitmed.metrics.intervals import NONE, Part, mean_interval, rates_of, ratio, share
-from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
+from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions
 from vitmed.metrics.kinds.prepared import Gap, Prepared, below_chance
 from vitmed.metrics.metric_table import AREAS, FINDING_METRICS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, gap_estimate, share_difference
@@ -242,11 +242,8 @@ class PreparedFindings(Prepared):
         self.right = predictions.right
         self.in_means = in_means(predictions)
         self.means = np.flatnonzero(self.in_means)
-
-    @cached_property
-    def each(self) -> list[PreparedPredictions]:
-        """Each finding as two classes."""
-        return [PreparedPredictions(self.predictions.of(name)) for name in self.predictions.classes]
+        self.each = [PreparedPredictions(predictions.of(name)) for name in predictions.classes]  # as two classes
+        self.cells = PreparedPredictions(pooled(predictions))  # all known labels together, each an image of its patient
 
     @cached_property
     def summands(self) -> np.ndarray:
@@ -254,7 +251,7 @@ class PreparedFindings(Prepared):
         labels, called = self.labels, self.predictions.predicted
         present, absent, empty = labels == 1, labels == 0, images_without(labels)
         rows, size = np.nonzero(self.known)[0], len(labels)
-        losses = [np.bincount(rows, loss, minlength=size) for loss in image_losses(pooled(self.predictions))]
+        losses = [np.bincount(rows, loss, minlength=size) for loss in self.cells.losses.T]
         counts = present & called, absent & called, present & ~called, absent & ~called
         by_image = self.right, self.read, self.right & empty, empty
         return np.column_stack([*counts, *by_image, *losses]).astype(np.float64)
@@ -333,11 +330,6 @@ class PreparedFindings(Prepared):
         influences = np.zeros(len(self.labels))
         influences[self.known[:, f]] = influence
         return influences
-
-    @cached_property
-    def cells(self) -> PreparedPredictions:
-        """All known labels together, each an image of its patient."""
-        return PreparedPredictions(pooled(self.predictions))
 
     def parts(self, name: str, entry: Estimate) -> list[str]:
         return [f"{kind} of {self.predictions.classes[f]}" for f in self.means for kind in MEANS.get(name, ())]

@@ -16,11 +16,12 @@ from vitmed.core.errors import UsageError
 from vitmed.core.text import listed
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, of_mean
-from vitmed.metrics.intervals import NONE, Units, quantile, ratio, within
+from vitmed.metrics.intervals import NONE, quantile, ratio, within
 from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions
-from vitmed.metrics.kinds.prepared import Prepared
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
+
+KAPPAS = {"quadratic_kappa": "squared", "linear_kappa": "absolute"}  # the cost of a disagreement, of `GRADE_ERRORS`
 
 
 def grade_costs(k: int, error: str) -> np.ndarray:
@@ -127,39 +128,21 @@ class PreparedGrades(PreparedPredictions):
 
     metrics: ClassVar[dict[str, Metric]] = GRADE_METRICS
     tested: ClassVar[tuple[str, ...]] = ("quadratic_kappa", "grade_error", "auroc", "accuracy")
-    unbounded: ClassVar[tuple[str, ...]] = (
-        *PreparedPredictions.unbounded,
-        "quadratic_kappa",
-        "linear_kappa",
-        "grade_error",
-    )
-
-    @cached_property
-    def summands(self) -> np.ndarray:
-        """(S, 3 + 2 K): the absolute error of each image, then `kappa_summands` with squared costs."""
-        predicted, k = self.predicted, self.size
-        squared = kappa_summands(self.labels, predicted, grade_costs(k, "squared"))
-        return np.column_stack([np.abs(predicted - self.labels), squared])
-
-    def summed(self, units: Units) -> np.ndarray:
-        """(G, C + 5 + 2 K): those of classes, then of `summands`."""
-        return np.concatenate([super().summed(units), Prepared.summed(self, units)], axis=1)
+    unbounded: ClassVar[tuple[str, ...]] = (*PreparedPredictions.unbounded, *KAPPAS, "grade_error")
 
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
-        of_classes, absolute, squared = np.split(sums, [-3 - 2 * self.size, -2 - 2 * self.size], axis=-1)
-        absolute, k = absolute[..., 0], self.size
-        linear = np.concatenate([squared[..., :1], absolute[..., None], squared[..., 2:]], axis=-1)
-        return super().of_sums(of_classes) | {
-            "quadratic_kappa": kappa_of_sums(squared, grade_costs(k, "squared")),
-            "linear_kappa": kappa_of_sums(linear, grade_costs(k, "absolute")),
-            "grade_error": ratio(absolute, squared[..., 0]),
-        }
+        numbers, cells = super().of_sums(sums), sums[..., :-2]  # (..., C)
+        truth, call = np.divmod(self.cells, self.size)  # (C,) each
+        for name, error in KAPPAS.items():
+            costs = grade_costs(self.size, error)
+            numbers[name] = kappa_of_sums(cells @ kappa_summands(truth, call, costs), costs)
+        return numbers | {"grade_error": ratio(cells @ np.abs(truth - call), cells.sum(axis=-1))}
 
     @cached_property
     def kappas(self) -> tuple[dict[str, Estimate], dict[str, str]]:
         """Both weighted kappas of prediction and truth, and why one has no value or no interval."""
         kappas, reasons = dict[str, Estimate](), dict[str, str]()
-        for name, error in (("quadratic_kappa", "squared"), ("linear_kappa", "absolute")):
+        for name, error in KAPPAS.items():
             costs = grade_costs(self.size, error)
             kappas[name], reasons[name] = kappa_estimate(self.labels, self.predicted, costs, self.boot)
         return kappas, {name: why for name, why in reasons.items() if why}
