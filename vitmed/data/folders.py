@@ -104,7 +104,7 @@ def walk(root: Path) -> Iterator[tuple[str, "FolderEntries | OSError"]]:
             yield below, error
             continue
         yield below, inside
-        folders += [(f"{below}{name}/", links) for name, links in inside.folders.items()]
+        folders += [(f"{below}{name}/", inside.folders[name]) for name in sorted(inside.folders, reverse=True)]
 
 
 def image_names(folder: Path, prefix: str = "") -> list[str]:
@@ -113,10 +113,10 @@ def image_names(folder: Path, prefix: str = "") -> list[str]:
     names: list[str] = []
     for below, inside in walk(folder):
         if isinstance(inside, OSError):
-            place = os.path.join(folder, below.rstrip("/")) if below else folder  # noqa: PTH118
-            raise DataError(f"{place}: cannot be read ({inside.strerror})", "check its permissions")
+            problem = f"{Path(folder, below)}: cannot be read ({inside.strerror})"
+            raise DataError(problem, "check its permissions")
         names += [f"{prefix}{below}{name}" for name in inside.images]
-    return sorted(names, key=lambda name: name.split("/"))
+    return sorted(names, key=lambda name: name.replace("/", "\0"))  # a/b before a-b, as its folder is
 
 
 def new_outside_data(path: str | Path, filled: bool = False) -> None:
