@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from vitmed.core.config import Config
+from vitmed.core.config import Config, read_duration
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import build_config, load_config
-from vitmed.core.text import about, duration_text, read_duration, round_up
+from vitmed.core.text import about, duration_text, round_up
 
 
 @pytest.mark.parametrize(

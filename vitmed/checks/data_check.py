@@ -25,7 +25,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.messages import say, warn
 from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, grouped, listed, one_spelling
-from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
+from vitmed.data.folders import SPLITS, image_names, import_fix, split_of, walk
 from vitmed.data.image_cache import ImageCache, scan
 from vitmed.data.label_kinds import LabelRequest, grade_order, number_in, plain_grade
 from vitmed.data.listing import list_by_table
@@ -50,14 +50,13 @@ class FolderContents:
 
     base: str = ""  # where the classes or splits begin: "" or "malaria/"
     every: list[str] = field(default_factory=list)  # all image files
-    files: list[str] = field(default_factory=list)  # those that training would see
-    places: list[Place] = field(default_factory=list)  # split and class of each of `files`
+    places: dict[str, Place] = field(default_factory=dict)  # split and class of each that training would see
     folders: dict[str | None, list[str]] = field(default_factory=dict)  # class folders of each split (None: no splits)
     splits: dict[str, list[str]] = field(default_factory=dict)  # split name -> its folders
     rubbish: list[str] = field(default_factory=list)  # of the operating system (Thumbs.db, .DS_Store, ._x.png)
     others: dict[str, int] = field(default_factory=dict)  # suffix -> number of files that vitmed does not read
     outside: list[str] = field(default_factory=list)  # image files beside the split folders, which training ignores
-    copies: dict[str, int] = field(default_factory=dict)  # folder with the classes again -> its images, not in `files`
+    copies: dict[str, int] = field(default_factory=dict)  # folder with the classes again -> its images, not in `places`
     unreadable: dict[str, str] = field(default_factory=dict)  # folder -> reason
     read: Splits | None = None  # `ALL` files with their labels, where they do not come from folders
 
@@ -66,20 +65,15 @@ def read_contents(root: Path) -> FolderContents:
     """Walk the folder once. Links are followed, but never in a circle."""
     found, others = FolderContents(), Counter[str]()
     below: dict[str, list[str]] = {}  # folder with a final slash -> names of the folders in it
-    stack: list[tuple[str, frozenset[str]]] = [("", frozenset())]
-    while stack:
-        prefix, followed = stack.pop()
+    for prefix, inside in walk(root):
         below[prefix] = []
-        try:
-            inside = list_folder(os.path.join(root, prefix), followed)  # noqa: PTH118
-        except OSError as error:
-            found.unreadable[prefix.rstrip("/")] = error.strerror or str(error)
+        if isinstance(inside, OSError):
+            found.unreadable[prefix.rstrip("/")] = inside.strerror or str(inside)
             continue
         below[prefix] = sorted(inside.folders)
         found.every += [prefix + name for name in inside.images]
         found.rubbish += [prefix + name for name in inside.rubbish]
         others.update(os.path.splitext(name.lower())[1] or "no suffix" for name in inside.others)  # noqa: PTH122
-        stack += [(f"{prefix}{name}/", links) for name, links in inside.folders.items()]
     found.every.sort()
     found.rubbish.sort()
     found.others = dict(others.most_common())
@@ -108,8 +102,7 @@ def read_contents(root: Path) -> FolderContents:
             found.copies[copy] += 1
         else:
             label, slash, _ = path[len(start) :].partition("/")
-            found.files.append(path)
-            found.places.append(Place(starts[start], label if slash else None))
+            found.places[path] = Place(starts[start], label if slash else None)
     for begin, of_split in starts.items():  # also empty ones
         own = [name for name in below.get(begin, []) if begin + name not in found.copies]
         found.folders.setdefault(of_split, []).extend(own)
@@ -119,24 +112,24 @@ def read_contents(root: Path) -> FolderContents:
 def named_in_table(contents: FolderContents, table: Splits) -> FolderContents:
     """The images that a table names, wherever they lie, with its classes and splits instead of those of the folders."""
     rows = sorted(((split, s) for split, part in table.samples.items() for s in part), key=lambda row: row[1].path)
-    places = [Place(None if split == ALL else split, table.strata[s.label]) for split, s in rows]
-    folders = {split: sorted({name or "" for name in labels}) for split, labels in grouped(places).items()}
-    read, files = replace(table, samples={ALL: tuple(s for _, s in rows)}), [s.path for _, s in rows]
-    named = replace(contents, base="", files=files, places=places, folders=folders, read=read)
+    places = {s.path: Place(None if split == ALL else split, table.strata[s.label]) for split, s in rows}
+    folders = {split: sorted({name or "" for name in labels}) for split, labels in grouped(places.values()).items()}
+    read = replace(table, samples={ALL: tuple(s for _, s in rows)})
+    named = replace(contents, base="", places=places, folders=folders, read=read)
     return replace(named, splits={}, outside=[], copies={})
 
 
 def folder_problems(contents: FolderContents) -> Iterator[Problem]:
     """Problems that folder names show alone, before any file is opened."""
     names = {name for of_split in contents.folders.values() for name in of_split}
-    labels = {place.label for place in contents.places if place.label is not None}
+    labels = {place.label for place in contents.places.values() if place.label is not None}
     several = contents.read is not None and bool(contents.read.bins)  # findings, or a number
-    loose = [path for path, place in zip(contents.files, contents.places, strict=True) if place.label is None]
+    loose = [path for path, place in contents.places.items() if place.label is None]
     types = ", ".join(f"{count:,} {suffix}" for suffix, count in list(contents.others.items())[:8])
     if contents.base:
         text = f"the images begin at {contents.base}, a folder within the folder"
         yield make("nested_root", text, [contents.base], "warning", f"point at {contents.base}")
-    for copy, count in contents.copies.items() if contents.files else ():
+    for copy, count in contents.copies.items() if contents.places else ():
         text = f"{copy}/ lies beside the classes, but contains the classes again ({counted(count, 'image')})"
         yield make("nested_root", text, [copy])
     for folder, reason in contents.unreadable.items():
@@ -145,7 +138,7 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
     for split, folders in contents.splits.items():
         if len(folders) > 1:
             yield make("two_split_folders", f"{' and '.join(folders)} are both {split}", folders)
-    if contents.copies and not contents.files:
+    if contents.copies and not contents.places:
         text = f"{listed([f'{name}/' for name in contents.copies])} each hold folders of splits, or of classes again"
         yield make("no_classes", text, fix="sort the images into train/<class>/ and test/<class>/; or --labels TABLE")
     elif not labels:
@@ -171,7 +164,7 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
             what, fix = ("labels", "the table") if contents.read else ("class folders", "the folders")
             text = f"{what} {' and '.join(map(repr, same))} differ by one letter"
             yield make("class_names_alike", text, same, "warning", f"if they are one class, give it one name in {fix}")
-    stems = {path.rpartition(".")[0].lower(): path for path in contents.files}
+    stems = {path.rpartition(".")[0].lower(): path for path in contents.places}
     originals = {stem: re.sub("(^|/)masks/", r"\1images/", MASK.sub("", stem)) for stem in stems}
     if masks := [stems[stem] for stem, of in originals.items() if of != stem and of in stems]:
         yield make("masks", f"{counted_doing(len(masks), 'image')} named as the mask of another", masks)
@@ -204,7 +197,7 @@ def _one_letter_apart(first: str, second: str) -> bool:
 
 
 def _class_counts(contents: FolderContents, classes: Sequence[str]) -> Iterator[Problem]:
-    counts = Counter((place.split, place.label) for place in contents.places)
+    counts = Counter[tuple[str | None, str | None]](contents.places.values())
     for split, folders in contents.folders.items():
         where = f"{split}: " if split else ""
         starts = contents.splits.get(split, ()) if split is not None else (contents.base.rstrip("/"),)
@@ -237,7 +230,7 @@ def _finding_counts(contents: FolderContents) -> Iterator[Problem]:
     assert contents.read is not None
     if contents.read.target.kind != "findings":
         return
-    splits, targets = np.array([place.split or "" for place in contents.places]), contents.read.targets(ALL)
+    splits, targets = np.array([place.split or "" for place in contents.places.values()]), contents.read.targets(ALL)
     for split in dict.fromkeys(splits.tolist()):
         where, values = f"{split}: " if split else "", targets[splits == split]
         counts = dict(zip(contents.read.classes, (values == 1).sum(axis=0).tolist(), strict=True))
@@ -308,7 +301,7 @@ def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
         contents = named_in_table(contents, list_by_table(root, Path(data.labels), request, every=contents.every))
     if data.resplit:
         names = sorted({name for of_split in contents.folders.values() for name in of_split})
-        places = [place._replace(split=None) for place in contents.places]
+        places = {path: place._replace(split=None) for path, place in contents.places.items()}
         contents = replace(contents, places=places, folders={None: names}, splits={})
     problems = in_order(folder_problems(contents))
     error = next((problem for problem in problems if problem.severity == "error"), None)
@@ -412,12 +405,12 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     cache folder. Raises DataError for no image."""
     data = config.data
     contents, request = read_contents(root), LabelRequest.of(data, config.evaluate.ordinal)
-    if not contents.files and contents.unreadable:
+    if not contents.places and contents.unreadable:
         closed, reason = next(iter(contents.unreadable.items()))
         raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
     if not contents.every:
         raise DataError(f"{root}: no image of a type that vitmed reads", import_fix(root) or "name a folder of images")
-    names: Sequence[str] = sorted({place.label for place in contents.places if place.label})
+    names: Sequence[str] = sorted({place.label for place in contents.places.values() if place.label})
     if labels is not None:
         file = Path(labels)
         table = list_by_table(root, file, request, every=contents.every)
@@ -429,7 +422,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         contents = named_in_table(contents, table)
         of_table = Counter([file.suffix.lower()] * file.resolve().is_relative_to(root.resolve()))  # if it lies there
         contents = replace(contents, others={**(Counter(contents.others) - of_table)})
-    elif not contents.files:
+    elif not contents.places:
         first = in_order(folder_problems(contents))[0]
         raise DataError(f"{root}: {first.text}", first.fix)
     else:
@@ -437,29 +430,29 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         refuse_idle(config, "grades" if request.kind == "grades" else "classes")
         if request.kind == "grades":
             names = grade_order(names, request.order, str(root))
-    places = zip(contents.files, contents.places, strict=True)
-    train = [root / path for path, place in places if place.split in (None, "train")]
+    files = list(contents.places)
+    train = [root / path for path, place in contents.places.items() if place.split in (None, "train")]
     chosen = choose_window(train, "auto", data.frame)  # the check sees what the network would see
     for line in chosen.notes:
         say(line)
-    records = scan(root, contents.files, ImageCache(data.frame, chosen.window, keep=index))
-    guess = suggest_groups(contents.files, labels is None)
-    read = contents.read or Splits(root, tuple(names), {ALL: tuple(Sample(path, 0, None) for path in contents.files)})
+    records = scan(root, files, ImageCache(data.frame, chosen.window, keep=index))
+    guess = suggest_groups(files, labels is None)
+    read = contents.read or Splits(root, tuple(names), {ALL: tuple(Sample(path, 0, None) for path in files)})
     known = [sample.group for sample in read.samples[ALL]], read.patients
-    patients, source = known if read.patients else _patients(data, root, contents.files, guess)
-    parts = zip(read.samples[ALL], records, contents.places, patients, strict=True)
+    patients, source = known if read.patients else _patients(data, root, files, guess)
+    parts = zip(read.samples[ALL], records, contents.places.values(), patients, strict=True)
     images = [Image.of(*part, read) for part in parts]
     checked = run_checks(images, source, read=read)
     by_name = list[Problem]()
     if pair := mirrored_pair(sorted({kind for image in images for kind in image.kinds})):
         by_name.append(make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair))
     if guess is not None and guess.what == "original" and source is None:
-        originals = groups_of(guess.expression, contents.files)
-        splits = grouped(zip(originals, (place.split for place in contents.places), strict=True))
+        originals = groups_of(guess.expression, files)
+        splits = grouped(zip(originals, (place.split for place in contents.places.values()), strict=True))
         both = [str(original) for original, of in splits.items() if len({*of} - {None}) > 1]
         text = f"{guess.evidence}: {counted(guess.patients, 'original')}, {len(both):,} of them in two splits"
         by_name.append(make("augmented_copies", text, both))
-    nobody = [path for path, patient in zip(contents.files, patients, strict=True) if patient is None]
+    nobody = [path for path, patient in zip(files, patients, strict=True) if patient is None]
     text, dicom = f"no PatientID in {len(nobody):,} of {len(patients):,} files", data.groups == DICOM
     unknown = [make("patients_unknown", text, nobody, "error", NO_ID)] * bool(nobody and dicom)
     others = [problem for problem in checked.problems if not unknown or problem.code != "patients_unknown"]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import field_validator, model_validator
 
 from vitmed.core.base_models import Flag, Section, flags_of, names_in, optional, setting, share
-from vitmed.core.text import read_duration
+from vitmed.core.text import DURATION, UNITS
 
 GROUP_WORDS = ("names", "dicom", "copies")  # values of data.groups that are not a table
 
@@ -291,6 +291,18 @@ COUNTS = ("batch_size", "micro_batch")  # fields of LoopConfig that are a number
 BATCH = "Images per batch, or auto: the planned batch, of which as many images are computed at once as fit the memory."
 
 
+def read_duration(value: Any) -> Any:
+    """Read `train.time` from YAML or the command line: the seconds of a text such as 1h30m; a number (of seconds) or
+    None is returned unchanged. Raises ValueError for any other text, including a number without a unit."""
+    if not isinstance(value, str):
+        return float(value) if type(value) is int else value
+    match = DURATION.fullmatch(value.strip())
+    if not match or not match[0]:
+        good = "a number and its unit, such as 90s, 20m, 2h or 1h30m"
+        raise ValueError(f"train.time {value!r} is not a duration: expected {good}")
+    return float(sum(float(number) * UNITS[unit] for unit, number in match.groupdict("0").items()))
+
+
 class LoopConfig(Section):
     """What training and pretraining share: the optimisation and where it runs."""
 
@@ -350,6 +362,8 @@ class LoopConfig(Section):
         "Processes that load images; default from the number of cores.", Flag(also="-j"), ge=0
     )
 
+    _time = field_validator("time", mode="before")(read_duration)
+
     @model_validator(mode="before")
     @classmethod
     def _auto(cls, given: Any) -> Any:
@@ -362,14 +376,6 @@ class LoopConfig(Section):
             if given.get("micro_batch") is None:
                 given["micro_batch"] = "auto"
         return given
-
-    @field_validator("time", mode="before")
-    @classmethod
-    def _duration(cls, value: Any) -> Any:
-        try:
-            return read_duration(value)
-        except ValueError as error:
-            raise ValueError(f"train.time {error}") from None
 
     @field_validator("micro_batch", mode="plain")
     @classmethod

@@ -133,21 +133,8 @@ def csp_hash(text: str) -> str:
 # --- durations as people write them: 90s, 20m, 2h, 1h30m
 
 UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}  # s
-PATTERN = re.compile("".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit})?" for unit in UNITS))
+DURATION = re.compile("".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit})?" for unit in UNITS))
 NAMED = (0.5, 0.75, 1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 360, 480)  # min
-
-
-def read_duration(value: object) -> object:
-    """The seconds of a text such as 1h30m; a number (of seconds) or None is returned unchanged.
-
-    Raises ValueError for any other text, including a number without a unit.
-    """
-    if not isinstance(value, str):
-        return float(value) if type(value) is int else value
-    match = PATTERN.fullmatch(value.strip())
-    if not match or not match[0]:
-        raise ValueError(f"{value!r} is not a duration: expected a number and its unit, such as 90s, 20m, 2h or 1h30m")
-    return float(sum(float(number) * UNITS[unit] for unit, number in match.groupdict("0").items()))
 
 
 def duration_text(seconds: float) -> str:

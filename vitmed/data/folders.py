@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -91,33 +92,31 @@ def subfolders(root: Path) -> list[Path]:
         raise DataError(f"{root}: cannot be read ({error.strerror})", "check its permissions") from None
 
 
-def image_names(folder: Path, prefix: str = "") -> list[str]:
-    """The image files below a folder, sorted, without hidden files and folders: each is `prefix` and its path relative
-    to `folder`, with forward slashes.
-
-    Links are followed, but never in a circle. Raises DataError for a folder that cannot be read, or nested too deep.
-    """
-    names: list[str] = []
-
-    def collect(where: str, prefix: str, followed: frozenset[str]) -> None:
+def walk(root: Path) -> Iterator[tuple[str, "FolderEntries | OSError"]]:
+    """Every folder below the root, and the root: its path relative to it, with a final slash ("" of the root), and what
+    it holds, or why it cannot be read. Ignores hidden and system folders; links are followed, but never in a circle."""
+    folders: list[tuple[str, frozenset[str]]] = [("", frozenset())]
+    while folders:
+        below, followed = folders.pop()
         try:
-            inside = list_folder(where, followed)
+            inside = list_folder(os.path.join(root, below), followed)  # noqa: PTH118
         except OSError as error:
-            raise DataError(f"{where}: cannot be read ({error.strerror})", "check its permissions") from None
-        if not inside.folders:
-            names.extend([prefix + name for name in inside.images] if prefix else inside.images)
-            return
-        for name in sorted([*inside.images, *inside.folders]):
-            if name in inside.folders:
-                collect(os.path.join(where, name), f"{prefix}{name}/", inside.folders[name])  # noqa: PTH118
-            else:
-                names.append(prefix + name)
+            yield below, error
+            continue
+        yield below, inside
+        folders += [(f"{below}{name}/", inside.folders[name]) for name in sorted(inside.folders, reverse=True)]
 
-    try:
-        collect(str(folder), prefix, frozenset())
-    except RecursionError:
-        raise DataError(f"{folder}: folders are nested too deep", "look for a folder that holds itself") from None
-    return names
+
+def image_names(folder: Path, prefix: str = "") -> list[str]:
+    """The image files below a folder, sorted folder by folder, without hidden files and folders: each is `prefix` and
+    its path relative to `folder`, with forward slashes. Raises DataError for a folder that cannot be read."""
+    names: list[str] = []
+    for below, inside in walk(folder):
+        if isinstance(inside, OSError):
+            problem = f"{Path(folder, below)}: cannot be read ({inside.strerror})"
+            raise DataError(problem, "check its permissions")
+        names += [f"{prefix}{below}{name}" for name in inside.images]
+    return sorted(names, key=lambda name: name.replace("/", "\0"))  # a/b before a-b, as its folder is
 
 
 def new_outside_data(path: str | Path, filled: bool = False) -> None:
