@@ -1,7 +1,6 @@
 """`vitmed auto`: check the data, rank the weights, train one network or folds with the best, and test once."""
 
-from vitmed.core import options
-from vitmed.core.downloads import unconnected
+from vitmed.core import downloads, options
 from vitmed.core.errors import Interrupted, excluded
 from vitmed.core.messages import listener
 from vitmed.core.places import elsewhere
@@ -41,7 +40,7 @@ def auto(
     if resume is not None and (given or elsewhere(output, resume)):
         raise excluded("resume of auto")
     arguments = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
-    with unconnected(offline), opened(on, parallel, strict) as places:
+    with downloads.unconnected(offline), opened(on, parallel, strict) as places:
         folder = RunFolder(resume) if resume is not None else begin_auto(arguments, output, name)
         ongoing = Auto(folder, places, clock)
         with run_lock(folder):

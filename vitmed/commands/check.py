@@ -6,14 +6,12 @@ from typing import Annotated, Any
 
 from vitmed.checks.data_check import check_data
 from vitmed.checks.detect import Problem
+from vitmed.core import dataset_cards, files, places
 from vitmed.core.config import Config
-from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError
-from vitmed.core.files import free_name, probe, whole_folder
 from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECK_FLAGS, Argument, Fields, Option
-from vitmed.core.places import data_folder, new_folder
 from vitmed.core.text import counted
 from vitmed.data.patients import compile_group
 from vitmed.report.data_check_page import NUMBERS, PAGE, PAIRS_TABLE, write_data_report
@@ -63,17 +61,17 @@ def check(
         DataError: no such folder, or no image in it; with `strict`, errors or warnings.
         UsageError: an output folder inside the data, or a `group_regex` that is not one.
     """
-    root = data_folder(data)
+    root = places.data_folder(data)
     overrides = read_overrides(flags, CHECK_FLAGS, "check")
     labels = overrides.pop("data.labels", None)
     config = load_config(overrides={"data.root": str(root), "data.on_bad_file": "skip", **overrides})
-    report_card(config.data.card)
+    dataset_cards.report_card(config.data.card)
     compile_group(config.data.group_regex or "")  # raises now, not after the scan
-    new_folder(output, [root], filled=True)
-    probe(Path(output).parent)
+    places.new_folder(output, [root], filled=True)
+    files.probe(Path(output).parent)
     checked, content = check_data(root, config, labels, index)
-    folder = free_name(Path(output))
-    with whole_folder(folder) as part, bar("writing the report", unit="steps"):
+    folder = files.free_name(Path(output))
+    with files.whole_folder(folder) as part, bar("writing the report", unit="steps"):
         write_data_report(part, root, checked, content)
     say(f"report: {folder / PAGE}, {folder / NUMBERS}; all copies: {folder / PAIRS_TABLE}")
     result = DataCheck(folder, tuple(checked.problems), content)

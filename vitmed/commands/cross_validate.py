@@ -3,10 +3,9 @@
 from typing import Any
 
 from vitmed.commands.train import train
-from vitmed.core import options
+from vitmed.core import options, process
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.load_config import load_config
-from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder
 from vitmed.studies.one_run import TrainResult
 
@@ -32,7 +31,7 @@ def cross_validate(
 
     The same as `train` with `folds`, five by default; `resume` takes the folder of the folds. Raises VitmedError.
     """
-    if is_rank():
+    if process.is_rank():
         raise UsageError("cross-validate: not as one of the processes of torchrun", "vitmed train --folds N --fold I")
     if resume is not None and not RunFolder(resume).folds.is_file():
         raise CheckpointError(f"{resume}: holds no folds", f"vitmed train --resume {resume}")

@@ -3,16 +3,13 @@
 from pathlib import Path
 from typing import Annotated, Any
 
+from vitmed.core import downloads, places, run_folder, text_files
 from vitmed.core.dataset_cards import advice, cards, find_set
-from vitmed.core.downloads import fetch_file, unconnected
 from vitmed.core.errors import DataError
 from vitmed.core.files import whole_folder, write_text
 from vitmed.core.messages import say, warn
 from vitmed.core.options import Argument, NewDataFolder, Offline
-from vitmed.core.places import new_folder
-from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import counted, quoted
-from vitmed.core.text_files import csv_text
 from vitmed.data.convert import KINDS, convert, labels_flag, pick_classes
 from vitmed.data.folders import has_classes, image_names, new_outside_data, subfolders
 from vitmed.data.patients import groups_of
@@ -57,12 +54,12 @@ def fetch_dataset(
     folder, card = Path(folder), find_set(name)
     assert card.download is not None
     new_outside_data(folder)
-    store = cache_folder().absolute() / "datasets" / name
+    store = run_folder.cache_folder().absolute() / "datasets" / name
     sources = card.sources(name)
     if "NC" in (licence := sources[0].licence):
         warn(f"the licence of {name}, {licence}, forbids commercial use")
-    with unconnected(offline):
-        files = [fetch_file(source, store / source.file) for source in sources]
+    with downloads.unconnected(offline):
+        files = [downloads.fetch_file(source, store / source.file) for source in sources]
     what = files[0] if len(files) == 1 else store
     with whole_folder(folder) as part:
         if card.download.layout == "folders":
@@ -73,7 +70,7 @@ def fetch_dataset(
         whose = "patients unknown"
         if card.group_regex is not None:
             patients = [patient or "" for patient in groups_of(card.group_regex, images)]
-            write_text(part / GROUPS, csv_text([("path", "patient"), *zip(images, patients, strict=True)]))
+            write_text(part / GROUPS, text_files.csv_text([("path", "patient"), *zip(images, patients, strict=True)]))
             whose = f"{counted(len({*patients} - {''}), 'patient')} ({folder / GROUPS})"
     say(f"{folder}: {counted(len(images), 'image')}, {whose}")
     say(f"the download is kept in {store}; you can delete it")
@@ -103,10 +100,10 @@ def import_dataset(
         DataError: files of another kind, or damaged, incomplete or hostile ones.
     """
     folder, source = Path(folder), Path(source)
-    new_folder(folder)
+    places.new_folder(folder)
     if not source.exists():
         raise DataError(f"{source}: no such file or folder", f"name {KINDS}")
-    new_folder(folder, [source] if source.is_dir() else [])
+    places.new_folder(folder, [source] if source.is_dir() else [])
     new_outside_data(folder)
     with whole_folder(folder) as part:
         convert(source, part)

@@ -6,8 +6,7 @@ from typing import Annotated
 from vitmed.commands.train import train
 from vitmed.core.messages import bar, say
 from vitmed.core.options import Gates, Option
-from vitmed.data.folders import new_outside_data
-from vitmed.data.synthetic import draw_cells
+from vitmed.data import folders, synthetic
 from vitmed.studies.one_run import TrainResult
 
 
@@ -27,10 +26,10 @@ def demo(
         output: folder for the images (`cells-<seed>/`) and the runs.
         seed: of the drawing and of the training; cells: approximate number of images.
     """
-    new_outside_data(output, filled=True)
+    folders.new_outside_data(output, filled=True)
     data = Path(output) / f"cells-{seed}"
     with bar("drawing cells") as advance:
-        draw_cells(data, seed=seed, cells=cells, progress=advance)
+        synthetic.draw_cells(data, seed=seed, cells=cells, progress=advance)
     say(f"images: computer-drawn blood-smear cells of simulated patients, in {data}")
     return train(
         data, config="demo", name="demo", output=Path(output) / "runs", seed=seed, device=device, fail_under=fail_under

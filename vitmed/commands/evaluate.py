@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.checks.evaluation_images import ImageRequest, choose_samples
-from vitmed.core import options
+from vitmed.core import options, places
 from vitmed.core.config import EVALUATE_FLAGS, Config
 from vitmed.core.errors import UsageError, excluded, unknown_key
 from vitmed.core.messages import bar, gathering, show
 from vitmed.core.options import PRECISION, Argument, MainOption, Option
-from vitmed.core.places import output_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.data.folders import SPLITS
@@ -91,12 +90,12 @@ def evaluate(
     parse_gates(fail_under, "grades" if flags.get("ordinal") else saved.splits.target.kind)  # before the images
     closed = [saved.splits.root, *([Path(data)] if data is not None else [])]
     if output is not None:
-        output_folder(output, Path(output), *closed)  # now, not after all images were compared
+        places.output_folder(output, Path(output), *closed)  # now, not after all images were compared
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
     config, policy, added = reporting.settings_and_policy(saved, chosen, flags)
     notes, run = [*chosen.notes, *notes_of(policy), *added], RunFolder(saved.path.parent)
     what, name = reporting.describe_images(chosen)
-    folder = output_folder(output, run.path / name, *closed)
+    folder = places.output_folder(output, run.path / name, *closed)
     if chosen.own_split == "test":
         notes += earlier_choices(run, saved.weights_hash, policy)
     network = open_network(saved, policy, device, precision)

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from vitmed.core import files, places
 from vitmed.core.errors import GateError, UsageError
-from vitmed.core.files import whole_folder
 from vitmed.core.messages import say, warn
 from vitmed.core.options import FIRST, Argument, Option
-from vitmed.core.places import output_folder
 from vitmed.data.folders import new_outside_data
 from vitmed.deploy.monitor import SHORTEST, in_order, read_reference, watch, write_monitoring
 from vitmed.metrics.control_charts import Monitoring
@@ -56,10 +55,10 @@ def monitor(
         raise UsageError(f"--period {period}, --false-alarms {false_alarms:g}, --shift {shift:g}", fix)
     folder, reference = read_reference(Path(run), split)
     table, notes = in_order(read_table(new))
-    place = output_folder(output, folder.parent / "monitoring")
+    place = places.output_folder(output, folder.parent / "monitoring")
     new_outside_data(place)
     content, tracks = watch(folder, reference, table, notes, (period, false_alarms, shift))
-    with whole_folder(place) as part:
+    with files.whole_folder(place) as part:
         write_monitoring(part, content, tracks)
     for note in content.notes:
         warn(note)

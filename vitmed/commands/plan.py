@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 from vitmed.checks.data_check import check_folder
+from vitmed.core import downloads, files, places
 from vitmed.core.config import FLAGS, Config
-from vitmed.core.downloads import unconnected
 from vitmed.core.errors import TimeTooShortError
-from vitmed.core.files import free_name, is_stream, write_text
 from vitmed.core.load_config import load_config, read_overrides, with_values
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.options import ConfigFile, Data, Force, MainOption, Offline, Sets, Settings
-from vitmed.core.places import data_folder, new_file
 from vitmed.core.text import quoted
 from vitmed.data.patients import report_patients
 from vitmed.models.hardware import describe as describe_device
@@ -49,14 +47,14 @@ def plan(
     it, but never an input, a file of a run or one in the data folder. Raises VitmedError.
     """
     settings = load_config(config, {"data.root": data, **read_overrides(flags, FLAGS, "plan")}, sets)
-    root, read = data_folder(settings.data.root), [] if config is None or not force else [config]
-    file = new_file(output, force=True, data=[root], inputs=read)
-    file = file if force or is_stream(file) else free_name(file, file.suffix)
+    root, read = places.data_folder(settings.data.root), [] if config is None or not force else [config]
+    file = places.new_file(output, force=True, data=[root], inputs=read)
+    file = file if force or files.is_stream(file) else files.free_name(file, file.suffix)
     shared, limit = SharedTime.of(settings), settings.train.time
     try:
         if shared is not None:
             settings = with_values(settings, {"train.time": shared.each()})
-        with unconnected(offline):
+        with downloads.unconnected(offline):
             check_folder(settings.data, settings.evaluate.ordinal)  # which `train` would refuse
             made = make_plan(settings, True)
     except TimeTooShortError as error:
@@ -74,6 +72,6 @@ def plan(
         if short:
             warn(short)
     made = replace(made, config=with_values(made.config, {"train.time": limit}))  # of all folds, as `train` takes it
-    write_text(file, plan_yaml(made, file.parent))
+    files.write_text(file, plan_yaml(made, file.parent))
     say(f"plan written to {file}; edit it if you like, then: vitmed train --config {quoted(file)}")
     return PlanResult(made.config, made.reasons, made.inputs, minutes, file)

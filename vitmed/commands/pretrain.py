@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+from vitmed.core import files, process, run_folder
 from vitmed.core.config import PretrainConfig
 from vitmed.core.errors import UsageError
-from vitmed.core.files import write_bytes
 from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import say
 from vitmed.core.options import PRETRAIN_FLAGS, Argument, ConfigFile, Fields, Resume, RunName, RunsFolder, Sets
-from vitmed.core.process import is_rank
-from vitmed.core.run_folder import run_lock
 from vitmed.core.text import quoted
 from vitmed.report.plots.curves import reconstruction_figure, training_curves
 from vitmed.report.plots.drawing import png
@@ -51,16 +49,16 @@ def pretrain(
     Raises:
         VitmedError: a subclass for each kind of problem.
     """
-    if is_rank():
+    if process.is_rank():
         raise UsageError("vitmed pretrain runs as one process", "start it without torchrun")
     overrides = read_overrides(flags, PRETRAIN_FLAGS, "pretrain")
     if resume is not None:
         changes = [*overrides, *sets] + ["config"] * (config is not None)
         folder = folder_to_resume(Path(resume), name, output, changes, PRETRAIN_FLAGS, NO_RESULT)
-        with run_lock(folder):
+        with run_folder.run_lock(folder):
             return _train(resumed_pretraining(folder, data, overrides))
     run = new_pretraining(load_config(config, {"data.root": data, **overrides}, sets, PretrainConfig), output, name)
-    with run_lock(run.folder):
+    with run_folder.run_lock(run.folder):
         return _train(run)
 
 
@@ -70,9 +68,9 @@ def _train(run: Run[PretrainConfig]) -> PretrainResult:
     def draw() -> None:
         if run.state.history:
             curves = training_curves(run.state.history, "mean squared error of hidden patches")
-            write_bytes(folder.training_curves, png(curves))
+            files.write_bytes(folder.training_curves, png(curves))
             pictures = reconstructions(cast(Any, run.model), run.images["val"], run.config.train.seed, run.device)
-            write_bytes(folder.reconstructions, png(reconstruction_figure(pictures)))
+            files.write_bytes(folder.reconstructions, png(reconstruction_figure(pictures)))
 
     with advising(run):
         run.train(draw)

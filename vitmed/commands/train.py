@@ -4,9 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vitmed.core import options
+from vitmed.core import downloads, options
 from vitmed.core.config import FLAGS
-from vitmed.core.downloads import unconnected
 from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import Mute, listener, listening, say
@@ -60,7 +59,7 @@ def train(
         VitmedError: a subclass for each kind of problem; docs/training.md lists the exit codes. Of several processes,
             that of rank 0 raises it, and the others raise `core.errors.Reported`.
     """
-    with Ranks.join() as ranks, listening(listener() if ranks.leads else Mute()), unconnected(offline):
+    with Ranks.join() as ranks, listening(listener() if ranks.leads else Mute()), downloads.unconnected(offline):
         check_page(flags)
         gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
         clock, listener().began = Clock(listener().began), None  # each of several folds has its own

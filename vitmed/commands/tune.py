@@ -4,20 +4,17 @@ import contextlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from vitmed.core import options
+from vitmed.core import downloads, options, process
 from vitmed.core.config import FLAGS, TUNE_FLAGS, Config
-from vitmed.core.downloads import unconnected
 from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import listener
 from vitmed.core.options import Fields, MainOption
 from vitmed.core.places import elsewhere
-from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder
 from vitmed.metrics.tuning_study import SEED
-from vitmed.studies.cluster import opened
+from vitmed.studies import cluster, study
 from vitmed.studies.search import Search, TuneResult, new_study, read_space, resumed_study
-from vitmed.studies.study import conduct
 from vitmed.training.plan.time import Clock
 
 
@@ -71,7 +68,7 @@ def tune(
             trial could be trained.
     """
     clock, listener().began = Clock(listener().began), None  # the trainings have their own
-    if is_rank():
+    if process.is_rank():
         raise UsageError("tune: not as one of the processes of torchrun", "vitmed tune DIR --devices N")
     seconds = load_config(None, {"train.time": time}).train.time
     try:
@@ -79,8 +76,8 @@ def tune(
     except ImportError:
         raise UsageError("vitmed tune needs one more package", "pip install 'vitmed[tune]'") from None
     with contextlib.ExitStack() as stack:
-        stack.enter_context(unconnected(offline))
-        places = stack.enter_context(opened(on, parallel, strict))
+        stack.enter_context(downloads.unconnected(offline))
+        places = stack.enter_context(cluster.opened(on, parallel, strict))
         if resume is not None:
             given = (data, config, name, prune, seeds) != (None,) * 5 or space or grid or sets or flags
             if given or elsewhere(output, resume):
@@ -101,4 +98,4 @@ def tune(
         stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         places = places._replace(devices=devices or 1, logged=True)
-        return TuneResult(folder.path, conduct(Search(optuna, folder, asked, clock, places)))
+        return TuneResult(folder.path, study.conduct(Search(optuna, folder, asked, clock, places)))
