@@ -237,6 +237,14 @@ def test_the_best_checkpoint_outlives_a_resume_and_finds_data_that_have_moved(tr
         assert load_checkpoint(run / file).data_root() == tmp_path / "new place" / "data"
 
 
+def test_a_run_that_lacks_its_evaluation_alone_is_resumed_after_its_training(trained: Trained, tmp_path: Path) -> None:
+    run = shutil.copytree(trained.folder, tmp_path / "tiny")
+    shutil.rmtree(run / "test")
+    with listening(ui := Recorder()):
+        train(trained.data, resume=run)
+    assert f"resuming {run} after its training" in ui.said and (run / "test" / "metrics.json").is_file()
+
+
 def test_a_run_that_the_caller_ends_can_be_resumed(
     data: Path, tmp_path: Path, never_stopped: Callable[[str], Path]
 ) -> None:

@@ -87,7 +87,7 @@ def test_the_run_ends_in_time_with_a_low_rate_and_the_last_steps_are_validated(d
     assert 60 - REPORTING - 3 <= found[-1]["step"] + len(found) <= 60 - REPORTING
     assert found[-1]["lr"] < 1e-4 < 2e-3 < max(record["lr"] for record in found)
     assert state(folder)["share"] == 1 and (folder / "test" / "predictions.csv").is_file()
-    assert f"the time for training is used, in {len(found)} epochs" in ui.said
+    assert f"the time for training is used, in epoch {len(found)}" in ui.said
     assert any(text.startswith("time: ") and text.endswith(" of 1m15s used") for text in ui.said)
     assert any("% of the time  train loss" in text for text in ui.said)
     assert ui.began is None  # a second run of the same command has its own start
@@ -150,7 +150,7 @@ def test_where_the_time_is_nearly_used_there_are_fewer_reports(data: Path, monke
     monkeypatch.setattr(Contention, "factor", lambda *_: 8.0)
     ui = recording()
     folder = run(data, time="60s", report=True, map_images=2)
-    assert len(records(folder)) == 1 and "the time for training is used, in 1 epoch" in ui.said
+    assert len(records(folder)) == 1 and "the time for training is used, in epoch 1" in ui.said
     assert not (folder / "val" / "report.html").exists() and (folder / "test" / "report.html").is_file()
     assert not (folder / "test" / "attention").exists()
     (text,) = [line for line in ui.warned if "the time is nearly used" in line]

@@ -325,8 +325,9 @@ def test_an_interruption_before_the_first_fold_begins_promises_nothing(
 
 
 def test_folds_without_a_held_out_test_are_evaluated_on_other_images_alone(done: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="the folds tested each image"):
+    with pytest.raises(UsageError, match="the folds tested each image") as own:
         evaluate(done)
+    assert str(own.value.fix).endswith(f"what is kept: vitmed evaluate {done / 'test' / 'predictions.csv'}")
     there = tmp_path / "apart"
     shutil.copytree(done, there)
     shutil.rmtree(there / "ensemble")

@@ -12,7 +12,7 @@ from vitmed.core.errors import DataError, UsageError, excluded
 from vitmed.core.messages import say
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS
-from vitmed.core.text import counted, counted_doing, listed, one_spelling
+from vitmed.core.text import counted, counted_doing, listed, one_spelling, quoted
 from vitmed.data.duplicates import fingerprints, near_any
 from vitmed.data.folders import class_names, split_folders
 from vitmed.data.image_cache import ImageCache, hash_files, scan
@@ -83,12 +83,14 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
         raise excluded("leakage")
     if None not in (request.group_regex, request.groups):
         raise excluded("patients")
-    kept = saved.path.parent / split / PREDICTIONS
-    again = f"; or without images, from what is kept: vitmed evaluate {kept}" * kept.is_file()
+    tables = [place / split / PREDICTIONS for place in (saved.path.parent, saved.path.parent.parent)]  # or of its folds
+    kept = next(filter(Path.is_file, tables), None)
+    again = "" if kept is None else f"; or without images, from what is kept: vitmed evaluate {quoted(kept)}"
     root = saved.data_root(f"name its current place: --data DIR{again}") if data is None else data_folder(data)
     if data is None and not saved.splits.samples.get(split):
         why = saved.splits.made.get(split, "there are none")
-        raise UsageError(f"{saved.path}: no {split} images of its own ({why})", "--data DIR names labelled images")
+        problem = f"{saved.path}: no {split} images of its own ({why})"
+        raise UsageError(problem, f"--data DIR names labelled images{again}")
     samples = list(saved.splits.samples.get(split, ()))  # an exported model knows the hashes of its images alone
     hashes = hash_files([str(root / sample.path) for sample in samples])
     if data is None or (samples and hashes == saved.hashes[split] and not (allow_leakage and split == "test")):

@@ -145,7 +145,7 @@ class Finetune(Task[Config]):
             warn(problem)
         self.warned = problem is not None
         if state.share >= 1:
-            say(f"the time for training is used, in {counted(state.epoch, 'epoch')}")
+            say(f"the time for training is used, in epoch {state.epoch}")
         elif state.epoch < config.train.epochs and stops_early(state, config):
             what = "the validation loss" if config.train.choose == "loss" else monitor
             say(f"stopped early: {what} has not improved for {config.train.patience} epochs")

@@ -37,7 +37,7 @@ from vitmed.models import hardware
 from vitmed.models.hardware import Precision, check_compiler, pick_device, pick_precision, using_threads
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients, use_attention
 from vitmed.models.weights.files import AGAIN
-from vitmed.training.early_stopping import speed
+from vitmed.training.early_stopping import finished, speed
 from vitmed.training.loop import Control, Stream, fit
 from vitmed.training.losses import Objective
 from vitmed.training.out_of_memory import fit_memory, memory_error
@@ -144,9 +144,10 @@ class Run(Generic[AnyConfig]):
             raise errors.CheckpointError(problem, f"{AGAIN}, or start a new run") from None
         state = run.state
         session.clock.began -= state.spent
-        say(f"resuming {folder.path} at epoch {state.epoch + 1}, batch {state.batch + 1}")
         if (now := config.train.time) is not None and now != last.config.train.time:
             state.share = min(1.0, state.spent / now)  # as if it had been so from the start
+        at = "after its training" if finished(state, config) else f"at epoch {state.epoch + 1}, batch {state.batch + 1}"
+        say(f"resuming {folder.path} {at}")
         return run
 
     def rewrite(self) -> None:
