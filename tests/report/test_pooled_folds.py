@@ -18,6 +18,7 @@ from vitmed.metrics.predictions_csv import ANSWER
 from vitmed.report.analyses import Extra
 from vitmed.report.chapters import first_sentence
 from vitmed.report.methods_text import methods_text
+from vitmed.report.plots.analyses import reliability
 from vitmed.report.results import Origin
 from vitmed.report.templates import results_sentence
 from vitmed.report.write import Report
@@ -39,7 +40,8 @@ def pages(folder: Path, repeats: int = 1) -> tuple[str, str]:
     tests = [policy.apply(draw(9 + k, range(40 * (k % 2), 40 * (k % 2) + 40))) for k, policy in enumerate(policies)]
     pooled, each = out_of_fold(tests, 2), [evaluate_predictions(test, 0) for test in tests]
     folds = folds_of_classes(each, policies, ("auroc", "accuracy"), metric_values(pooled)["auroc"], TARGET)
-    write_report(folder, pooled, TARGET, folds=folds, figures=())
+    figure = reliability(pooled, write_report(folder, pooled, TARGET, folds=folds, figures=()))
+    assert figure is not None and "not calibrated: ECE" in str(figure.axes[0].get_legend_handles_labels()[1])
     return (folder / "report.md").read_text(), (folder / "methods.md").read_text()
 
 

@@ -69,8 +69,8 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
     for part in (axes, below):
         drawing.add_grid(part)
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
-    fitted = {report.method, *(fold.method for fold in report.folds or ())} != {"none"}
-    shown = [(after, BLUE, "o", 6, "after calibration" if fitted else "not calibrated")]
+    methods = {fold.method for fold in report.folds or ()} or {report.method}
+    shown = [(after, BLUE, "o", 6, "not calibrated" if methods == {"none"} else "after calibration")]
     if before is not None:
         shown.insert(0, (before, GREY, "s", 4, "before calibration"))
     for of, colour, marker, size, name in shown:
