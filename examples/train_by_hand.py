@@ -18,6 +18,7 @@ from vitmed.models.vit import ViT
 from vitmed.training.early_stopping import validate
 from vitmed.training.loop import Control, Stream, fit
 from vitmed.training.losses import objective_of
+from vitmed.training.plan.make_plan import with_window
 from vitmed.training.train_state import new_state
 
 
@@ -31,6 +32,7 @@ def main(folder: str, epochs: int) -> list[dict]:
     }  # fmt: skip
     config = load_config(None, settings)
     splits = make_splits(config.data)  # by patient where patients are known
+    config = with_window(config, splits)  # how deep images, such as DICOM, become grey
     images = images_of(splits, Preprocessing.of(config))
 
     torch.manual_seed(config.train.seed)

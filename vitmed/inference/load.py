@@ -29,7 +29,7 @@ from vitmed.metrics.predictions_csv import ANSWER, NO, OOD_SCORE, YES
 
 ImageLike = str | Path | bytes | np.ndarray | Image.Image
 MEMORY = Path("/dev/shm")  # files that are never written to a disk
-FLAT = "has 8 bits and is not windowed; the model was trained on deeper images"
+FLAT = "has 8 bits and is not windowed; the window of the model is for deeper images"
 TOP = 3  # classes or findings that predict shows
 
 

@@ -138,7 +138,7 @@ def files_for(
         warn(IDLE_WINDOW.format(window) if flat and flat == len(deep) else f"deep images are {WINDOWED.format(window)}")
     elif flat:
         found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
-        warn(f"{found} not windowed; the window of the model is for deeper ones")
+        warn(f"{found} not windowed; the window of the model is for deeper images")
     by_depth = sorted((path for path in deep if deep[path].needs_window), key=lambda path: deep[path].bits)
     for lost in lost_outside(by_depth, files.how.frame, files.how.window):  # some of them, the flattest too
         warn(f"{'the window of the model' if window is None else f'--window {window}'}: {lost}")
