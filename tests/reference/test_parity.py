@@ -156,6 +156,14 @@ def test_the_catalogue_states_dinov3s_images_as_transformers(name: str) -> None:
 @pytest.mark.parametrize("whole", [False, True])
 def test_hugging_face_siglip(tmp_path: Path, whole: bool, how: str) -> None:
     """MedSigLIP's layout: the image tower beside the text tower, whose tensors are not used."""
+def test_hugging_face_dinov3_with_other_periods(tmp_path: Path) -> None:
+    """Only config.json shows them."""
+    config = transformers.DINOv3ViTConfig(**HF, intermediate_size=2 * WIDTH, num_register_tokens=4, rope_theta=1000.0)
+    theirs = restless(transformers.DINOv3ViTModel(config))
+    ours = load(save(theirs, tmp_path, "save_pretrained"), image_size=SIZE)
+    compare(lambda x: theirs(x).pooler_output, ours.features)
+
+
     vision = {**HF, "intermediate_size": 2 * WIDTH}
     text = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
             "vocab_size": 9, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
