@@ -134,6 +134,17 @@ def test_hugging_face_backbones(tmp_path: Path, kind: str, extra: dict[str, Any]
 
 
 @pytest.mark.parametrize("how", ["state_dict", "save_pretrained"])
+@pytest.mark.parametrize("kind", ["Model", "ForImageClassification", "ForImageClassificationWithTeacher"])
+def test_hugging_face_deit_with_its_second_token(tmp_path: Path, kind: str, how: str) -> None:
+    """With two heads, that of the class token counts."""
+    theirs = restless(getattr(transformers, f"DeiT{kind}")(transformers.DeiTConfig(**HF, intermediate_size=2 * WIDTH)))
+    ours = load(save(theirs, tmp_path, how))
+    compare(lambda x: getattr(theirs, "deit", theirs)(x).last_hidden_state, ours.forward_features)
+    if kind != "Model":
+        compare(lambda x: theirs(x)["cls_logits" if "Teacher" in kind else "logits"], ours)
+
+
+@pytest.mark.parametrize("how", ["state_dict", "save_pretrained"])
 @pytest.mark.parametrize("plus", [False, True])
 @pytest.mark.parametrize("size", [SIZE, 16, 72])
 def test_hugging_face_dinov3(tmp_path: Path, plus: bool, how: str, size: int) -> None:

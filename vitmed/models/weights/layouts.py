@@ -84,10 +84,6 @@ def _timm(state: State) -> State | None:
     if "patch_embed.proj.weight" not in state:
         return None
     state = _rename(_rename(state, _rules("chunks")), _rules("timm"))
-    if "dist_token" in state:  # DeiT's second token is a register with a position; its head is dropped
-        positions = state["pos_embed"]
-        state["reg_token"] = state.pop("dist_token") + positions[:, 1:2]
-        state["pos_embed"] = torch.cat([positions[:, :1], positions[:, 2:]], dim=1)
     if any(name.startswith("pre_logits.") for name in state):  # the head needs a layer that a plain ViT lacks
         state = {f"with_pre_logits.{name}" if name in HEAD else name: value for name, value in state.items()}
     _pack_gates(state)
