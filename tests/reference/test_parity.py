@@ -156,6 +156,14 @@ def test_hugging_face_dinov3(tmp_path: Path, plus: bool, how: str, size: int) ->
     compare(lambda x: theirs(x).pooler_output, ours.features, size)
 
 
+def test_hugging_face_dinov3_with_other_periods(tmp_path: Path) -> None:
+    """Only config.json shows them."""
+    config = transformers.DINOv3ViTConfig(**HF, intermediate_size=2 * WIDTH, num_register_tokens=4, rope_theta=1000.0)
+    theirs = restless(transformers.DINOv3ViTModel(config))
+    ours = load(save(theirs, tmp_path, "save_pretrained"), image_size=SIZE)
+    compare(lambda x: theirs(x).pooler_output, ours.features)
+
+
 @pytest.mark.parametrize("name", [name for name in public_weights() if name.startswith("dinov3")])
 def test_the_catalogue_states_dinov3s_images_as_transformers(name: str) -> None:
     entry, theirs = public_weights()[name], transformers.DINOv3ViTImageProcessor()
@@ -167,14 +175,6 @@ def test_the_catalogue_states_dinov3s_images_as_transformers(name: str) -> None:
 @pytest.mark.parametrize("whole", [False, True])
 def test_hugging_face_siglip(tmp_path: Path, whole: bool, how: str) -> None:
     """MedSigLIP's layout: the image tower beside the text tower, whose tensors are not used."""
-def test_hugging_face_dinov3_with_other_periods(tmp_path: Path) -> None:
-    """Only config.json shows them."""
-    config = transformers.DINOv3ViTConfig(**HF, intermediate_size=2 * WIDTH, num_register_tokens=4, rope_theta=1000.0)
-    theirs = restless(transformers.DINOv3ViTModel(config))
-    ours = load(save(theirs, tmp_path, "save_pretrained"), image_size=SIZE)
-    compare(lambda x: theirs(x).pooler_output, ours.features)
-
-
     vision = {**HF, "intermediate_size": 2 * WIDTH}
     text = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
             "vocab_size": 9, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
@@ -186,6 +186,18 @@ def test_hugging_face_dinov3_with_other_periods(tmp_path: Path) -> None:
     ours = load(save(model, tmp_path, how))
     compare(lambda x: theirs(x).last_hidden_state, ours.forward_features)
     compare(lambda x: theirs(x).pooler_output, ours.features)
+
+
+def test_hugging_face_siglip2_with_patches_in_rows(tmp_path: Path) -> None:
+    fields = {name: HF[name] for name in HF if name != "image_size"} | {"intermediate_size": 2 * WIDTH}
+    theirs = restless(transformers.Siglip2VisionModel(transformers.Siglip2VisionConfig(**fields, num_patches=16)))
+
+    def published(x: torch.Tensor) -> torch.Tensor:
+        rows = x.unflatten(3, (4, 8)).unflatten(2, (4, 8)).permute(0, 2, 4, 3, 5, 1).reshape(len(x), 16, 8 * 8 * 3)
+        grid = torch.tensor([[4, 4]] * len(x))
+        return theirs(rows, torch.ones(len(x), 16, dtype=torch.long), grid).pooler_output
+
+    compare(published, load(save(theirs, tmp_path, "save_pretrained")).features)
 
 
 @pytest.mark.parametrize("act", ["quick_gelu", "gelu"])

@@ -75,10 +75,6 @@ def _timm(state: State) -> State | None:
             state["attn_pool.q.bias"], state["attn_pool.kv.bias"] = joint.split((width, 2 * width))
     if "embeds.proj.weight" in state:
         state = _rename(state, ((r"embeds\.proj\.(.*)", r"patch_embed.proj.\1"), (r"embeds\.(.*)", r"\1")))  # NaFlexViT
-        kernel = state["patch_embed.proj.weight"]
-        if kernel.ndim == 2:
-            side = math.isqrt(kernel.shape[1] // 3)
-            state["patch_embed.proj.weight"] = kernel.reshape(-1, side, side, 3).permute(0, 3, 1, 2)
         if "pos_embed" in state:
             state["pos_embed"] = state["pos_embed"].flatten(1, 2)
     if "patch_embed.proj.weight" not in state:
@@ -175,6 +171,9 @@ def convert(state: State) -> tuple[str, State] | None:
         if converted is None:
             continue
         for name, weight in list(converted.items()):  # of CLIP's patches, and in timm's DINOv3, a bias may be missing
+            if name == "patch_embed.proj.weight" and weight.ndim == 2 and layout in ("timm", "Hugging Face CLIP"):
+                side = math.isqrt(weight.shape[1] // 3)  # NaFlexViT and SigLIP 2's naflex flatten (P, P, 3)
+                converted[name] = weight.reshape(-1, side, side, 3).permute(0, 3, 1, 2)
             if re.fullmatch(r"patch_embed\.proj\.weight|blocks\.\d+\.attn\.qkv\.weight", name):
                 converted.setdefault(name.replace("weight", "bias"), weight.new_zeros(len(weight)))
         return layout, converted
