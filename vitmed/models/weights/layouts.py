@@ -80,8 +80,9 @@ def _timm(state: State) -> State | None:
     if "patch_embed.proj.weight" not in state:
         return None
     state = _rename(_rename(state, _rules("chunks")), _rules("timm"))
-    if any(name.startswith("pre_logits.") for name in state):  # the head needs a layer that a plain ViT lacks
-        state = {f"with_pre_logits.{name}" if name in HEAD else name: value for name, value in state.items()}
+    mean = is_rotary(state) and "rope.periods" not in state  # timm's DINOv3: a mean of normalised patches
+    if mean or any(name.startswith("pre_logits.") for name in state):  # the head needs what vitmed lacks
+        state = {f"of_other_features.{name}" if name in HEAD else name: value for name, value in state.items()}
     _pack_gates(state)
     # EVA-02: the MLP is gated, and queries and values have a bias, but keys do not. The file need not show more.
     fc1, fc2 = (state.get(f"blocks.0.mlp.fc{i}.weight") for i in (1, 2))
