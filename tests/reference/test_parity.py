@@ -134,6 +134,17 @@ def test_hugging_face_backbones(tmp_path: Path, kind: str, extra: dict[str, Any]
 
 
 @pytest.mark.parametrize("how", ["state_dict", "save_pretrained"])
+@pytest.mark.parametrize("kind", ["Model", "ForImageClassification", "ForImageClassificationWithTeacher"])
+def test_hugging_face_deit_with_its_second_token(tmp_path: Path, kind: str, how: str) -> None:
+    """With two heads, that of the class token counts."""
+    theirs = restless(getattr(transformers, f"DeiT{kind}")(transformers.DeiTConfig(**HF, intermediate_size=2 * WIDTH)))
+    ours = load(save(theirs, tmp_path, how))
+    compare(lambda x: getattr(theirs, "deit", theirs)(x).last_hidden_state, ours.forward_features)
+    if kind != "Model":
+        compare(lambda x: theirs(x)["cls_logits" if "Teacher" in kind else "logits"], ours)
+
+
+@pytest.mark.parametrize("how", ["state_dict", "save_pretrained"])
 @pytest.mark.parametrize("plus", [False, True])
 @pytest.mark.parametrize("size", [SIZE, 16, 72])
 def test_hugging_face_dinov3(tmp_path: Path, plus: bool, how: str, size: int) -> None:
@@ -143,6 +154,14 @@ def test_hugging_face_dinov3(tmp_path: Path, plus: bool, how: str, size: int) ->
     ours = load(save(theirs, tmp_path, how), image_size=size)
     compare(lambda x: theirs(x).last_hidden_state, ours.forward_features, size)
     compare(lambda x: theirs(x).pooler_output, ours.features, size)
+
+
+def test_hugging_face_dinov3_with_other_periods(tmp_path: Path) -> None:
+    """Only config.json shows them."""
+    config = transformers.DINOv3ViTConfig(**HF, intermediate_size=2 * WIDTH, num_register_tokens=4, rope_theta=1000.0)
+    theirs = restless(transformers.DINOv3ViTModel(config))
+    ours = load(save(theirs, tmp_path, "save_pretrained"), image_size=SIZE)
+    compare(lambda x: theirs(x).pooler_output, ours.features)
 
 
 @pytest.mark.parametrize("name", [name for name in public_weights() if name.startswith("dinov3")])
@@ -167,6 +186,18 @@ def test_hugging_face_siglip(tmp_path: Path, whole: bool, how: str) -> None:
     ours = load(save(model, tmp_path, how))
     compare(lambda x: theirs(x).last_hidden_state, ours.forward_features)
     compare(lambda x: theirs(x).pooler_output, ours.features)
+
+
+def test_hugging_face_siglip2_with_patches_in_rows(tmp_path: Path) -> None:
+    fields = {name: HF[name] for name in HF if name != "image_size"} | {"intermediate_size": 2 * WIDTH}
+    theirs = restless(transformers.Siglip2VisionModel(transformers.Siglip2VisionConfig(**fields, num_patches=16)))
+
+    def published(x: torch.Tensor) -> torch.Tensor:
+        rows = x.unflatten(3, (4, 8)).unflatten(2, (4, 8)).permute(0, 2, 4, 3, 5, 1).reshape(len(x), 16, 8 * 8 * 3)
+        grid = torch.tensor([[4, 4]] * len(x))
+        return theirs(rows, torch.ones(len(x), 16, dtype=torch.long), grid).pooler_output
+
+    compare(published, load(save(theirs, tmp_path, "save_pretrained")).features)
 
 
 @pytest.mark.parametrize("act", ["quick_gelu", "gelu"])

@@ -109,7 +109,7 @@ def fetch_file(source: Source, path: Path, non_commercial: bool = False, unasked
             elsewhere = f"{source.first}download {source.url} elsewhere ({about}) and put it at {path}"
             fix = f"with a network: {source.again}. For a machine without one, {elsewhere}"
             raise source.error(f"{source.name} is not on this machine: {path} is missing", fix)
-        mark = "" if source.checksum or source.hub else "; only its size can be checked"
+        mark = "" if source.checksum or source.hub else "; only its size can be checked, to 10 %"
         mark += NO if unasked else ""
         size = megabytes(source.size) if source.size else "a file"
         show(f"fetching {source.name}: {size} from {source.url}, licence {source.licence}{mark}")
@@ -140,7 +140,7 @@ def _download(source: Source, path: Path) -> None:
         part, digest = _from_hub(source, path)
     else:
         _from_address(source, path, part)
-    fix = f"it was removed; try again: {source.again}. If the error stays, it was changed on its way: do not use it"
+    fix = f"it was removed; try again: {source.again}. If that fails, it was cut or changed on its way: do not use it"
     try:
         source.check(part, f"{path.name} from {source.url}", fix, digest)
     except VitmedError:

@@ -128,12 +128,12 @@ class RotaryPositions(nn.Module):
         return angle.cos(), angle.sin()
 
 
-def rotary_periods(head_width: int, patch: int | None) -> Tensor:
-    """The periods of `RotaryPositions`, (D/A/4,): from 1 to almost `LONGEST`; EVA-02's from 2 pi patches of an image of
+def rotary_periods(head_width: int, patch: int | None, longest: float = LONGEST) -> Tensor:
+    """The periods of `RotaryPositions`, (D/A/4,): from 1 to almost `longest`; EVA-02's from 2 pi patches of an image of
     `EVA_SIDE` px to almost `EVA_BASE` times as many."""
     quarter = head_width // 4
     share = torch.arange(quarter, dtype=torch.float32) / quarter
-    return LONGEST**share if patch is None else 2 * math.pi * patch / EVA_SIDE * EVA_BASE**share
+    return longest**share if patch is None else 2 * math.pi * patch / EVA_SIDE * EVA_BASE**share
 
 
 def turn(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:

@@ -186,6 +186,7 @@ def changed(tmp_path: Path, **tensors: torch.Tensor) -> Path:
         ("blocks.0.attn.relative_position_bias_table", "BEiT"),
         ("blocks.0.adapter.weight", "blocks.0.adapter.weight"),
         ("owlvit.vision_model.pre_layernorm.weight", "OWL-ViT"),
+        ("embeddings.detection_tokens", "YOLOS"),
         ("blocks.0.attn.qkv.weight", "quantised"),
     ],
 )

@@ -140,4 +140,5 @@ def test_a_tensor_of_another_shape_is_refused_by_name(tmp_path: Path, name: str,
     state = ViT(config, 3).state_dict()
     state.pop(name)
     torch.save(state if shape is None else {**state, name: torch.zeros(shape)}, tmp_path / "w.pth")
-    assert ("no blocks" if shape is None else name) in told(read_weights, tmp_path / "w.pth").problem
+    found = told(read_weights, tmp_path / "w.pth")
+    assert ("no blocks" if shape is None else name) in found.problem and "a plain ViT" in found.fix

@@ -170,8 +170,9 @@ def about_weights(path: Path) -> dict[str, Any]:
 
 
 def about_network(path: Path, swiglu: bool) -> dict[str, Any]:
-    """Fields of `ModelConfig` that no tensor shows: heads, activation and epsilon, of those that are known. Beside
-    SwiGLU, which the tensors show, the stated activation says nothing. CheckpointError: one that vitmed lacks."""
+    """Fields of `ModelConfig` that no tensor shows: heads, activation and epsilon, of those that are known, and
+    `rope_theta`, the longest rotary period. Beside SwiGLU, which the tensors show, the stated activation says nothing.
+    CheckpointError: an activation that vitmed lacks."""
 
     def act_of(name: str) -> str | None:
         return next((act for part, act in documents()[1]["timm_activations"].items() if re.search(part, name)), None)
@@ -181,6 +182,7 @@ def about_network(path: Path, swiglu: bool) -> dict[str, Any]:
         stated = stated.get("vision_config", stated)
         act = stated.get("hidden_act", act_of(str(stated.get("architecture"))))
         numbers = {"heads": stated.get("num_attention_heads"), "norm_eps": stated.get("layer_norm_eps")}
+        numbers["rope_theta"] = stated.get("rope_theta")
     except (OSError, ValueError, AttributeError):
         try:
             stated = json_of(path.with_name("open_clip_config.json").read_text(encoding="utf-8"))

@@ -301,7 +301,7 @@ def refuse_shapes(state: State, path: Path) -> None:
     for name, count in tensor_names()["dimensions"].items():
         shape = tuple(state[name].shape) if name in state else (1,) * count
         if len(shape) != count or 0 in shape:
-            raise CheckpointError(f"{path}: {name} has the shape {shape}, expected {count} dimensions", AGAIN)
+            raise not_plain(path, f"{name} has the shape {shape}, expected {count} dimensions")
 
 
 def is_rotary(state: State) -> bool:

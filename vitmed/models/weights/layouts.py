@@ -75,21 +75,14 @@ def _timm(state: State) -> State | None:
             state["attn_pool.q.bias"], state["attn_pool.kv.bias"] = joint.split((width, 2 * width))
     if "embeds.proj.weight" in state:
         state = _rename(state, ((r"embeds\.proj\.(.*)", r"patch_embed.proj.\1"), (r"embeds\.(.*)", r"\1")))  # NaFlexViT
-        kernel = state["patch_embed.proj.weight"]
-        if kernel.ndim == 2:
-            side = math.isqrt(kernel.shape[1] // 3)
-            state["patch_embed.proj.weight"] = kernel.reshape(-1, side, side, 3).permute(0, 3, 1, 2)
         if "pos_embed" in state:
             state["pos_embed"] = state["pos_embed"].flatten(1, 2)
     if "patch_embed.proj.weight" not in state:
         return None
     state = _rename(_rename(state, _rules("chunks")), _rules("timm"))
-    if "dist_token" in state:  # DeiT's second token is a register with a position; its head is dropped
-        positions = state["pos_embed"]
-        state["reg_token"] = state.pop("dist_token") + positions[:, 1:2]
-        state["pos_embed"] = torch.cat([positions[:, :1], positions[:, 2:]], dim=1)
-    if any(name.startswith("pre_logits.") for name in state):  # the head needs a layer that a plain ViT lacks
-        state = {f"with_pre_logits.{name}" if name in HEAD else name: value for name, value in state.items()}
+    mean = is_rotary(state) and "rope.periods" not in state  # timm's DINOv3: a mean of normalised patches
+    if mean or any(name.startswith("pre_logits.") for name in state):  # the head needs what vitmed lacks
+        state = {f"of_other_features.{name}" if name in HEAD else name: value for name, value in state.items()}
     _pack_gates(state)
     # EVA-02: the MLP is gated, and queries and values have a bias, but keys do not. The file need not show more.
     fc1, fc2 = (state.get(f"blocks.0.mlp.fc{i}.weight") for i in (1, 2))
@@ -179,6 +172,9 @@ def convert(state: State) -> tuple[str, State] | None:
         if converted is None:
             continue
         for name, weight in list(converted.items()):  # of CLIP's patches, and in timm's DINOv3, a bias may be missing
+            if name == "patch_embed.proj.weight" and weight.ndim == 2 and layout in ("timm", "Hugging Face CLIP"):
+                side = math.isqrt(weight.shape[1] // 3)  # NaFlexViT and SigLIP 2's naflex flatten (P, P, 3)
+                converted[name] = weight.reshape(-1, side, side, 3).permute(0, 3, 1, 2)
             if re.fullmatch(r"patch_embed\.proj\.weight|blocks\.\d+\.attn\.qkv\.weight", name):
                 converted.setdefault(name.replace("weight", "bias"), weight.new_zeros(len(weight)))
         return layout, converted

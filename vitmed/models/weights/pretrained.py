@@ -25,6 +25,7 @@ from vitmed.core.messages import say, warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import first_line
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.layers import rotary_periods
 from vitmed.models.sizes import SIZES
 from vitmed.models.vit import ViT
 from vitmed.models.weights import catalogue, files
@@ -150,6 +151,9 @@ def read_weights(file: str | Path, entry: catalogue.Entry | None = None) -> Weig
         if clip or (unstated and "attn_pool.latent" in plain and "cls_token" not in plain):  # SigLIP
             about["mean"], about["std"] = map(tuple, catalogue.documents()[1]["norms"]["clip" if clip else "half"])
         shown = catalogue.about_network(path, swiglu="swiglu" in model["mlp"])
+        theta, heads = shown.pop("rope_theta", None), (model | shown)["heads"]
+        if theta and heads and model["positions"] == "rotary":  # transformers' DINOv3 keeps no periods
+            plain.setdefault("rope.periods", rotary_periods(model["width"] // heads, None, theta))
     else:
         given, kind, shown = ("mean", "std", "interpolation", "licence", "seen"), entry.kind, {"pool": entry.readout}
         about = {name: getattr(entry, name) for name in given}
