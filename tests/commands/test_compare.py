@@ -452,8 +452,12 @@ def test_a_model_that_was_trained_on_other_images_of_these_patients_is_named(tmp
     rows += "more.png,0,sick,P3,train\nlast.png,0,sick,P3,val\n"
     (tmp_path / "known" / "splits.csv").write_text(rows)
     (tmp_path / "unknown" / "splits.csv").write_text(re.sub(r",P\d+,", ",,", rows))  # it was divided by image
-    told = "was trained on, or chosen with, images of 1 of the 40 patients: its result is too good."
+    told = "was trained on, or chosen with, other images of 1 of the 40 patients: its result is too good."
     assert [*judge(*files).content.notes] == [f"known {told}", f"unknown {told}"]
+    elsewhere = re.sub(r"(\d+).png", r"site/\1.png", rows)  # other images, whose patients may be other people
+    for name in ("known", "unknown"):
+        (tmp_path / name / "splits.csv").write_text(elsewhere)
+    assert judge(*files).content.notes == []
 
 
 def test_the_command(vitmed: Any, tmp_path: Path) -> None:

@@ -275,10 +275,12 @@ def _patients_seen(models: Sequence[Model], groups: Mapping[str, str]) -> list[s
     these, notes = set(groups.values()), []
     for name, runs in divided.items():
         rows = runs[0] if len(runs) == 1 else []  # each fold predicts the patients that it was not trained on
-        known = {patients.get(path) for path, _, _, part in rows if part in ("train", "val")} & these
-        if known:
+        if not any(path in groups for path, *_ in rows):  # other people may have these names
+            continue
+        others = (path for path, _, _, part in rows if part in ("train", "val") and path not in groups)
+        if known := {patients.get(path) for path in others} & these:
             share = f"{len(known):,} of the {len(these):,} patients"
-            notes.append(f"{name} was trained on, or chosen with, images of {share}: its result is too good.")
+            notes.append(f"{name} was trained on, or chosen with, other images of {share}: its result is too good.")
     return notes
 
 

@@ -388,3 +388,4 @@ def test_numbers_of_probabilities_do_not_depend_on_the_threshold(separation: int
     assert len({entry.overall["accuracy"].value for entry in numbers}) > 1
     for name in ("auroc", "average_precision", "brier", "log_loss"):
         assert len({str(entry.overall[name]) for entry in numbers}) == 1
+    assert len({str(entry.no_interval.get("brier")) for entry in numbers}) == 1

@@ -49,6 +49,8 @@ class PreparedPredictions(Prepared):
         self.accuracy = intervals.share(right, None, self.units)
         # Degrees of freedom of the variance of being right between units.
         self.degrees = self.units.degrees(right * 1.0) if self.units.count > 1 else 1.0
+        likeliest = predictions.likeliest if predictions.at_point else self.predicted
+        self.mistaken = bool((self.labels != likeliest).any())  # else no image shows what an error costs
         # Whether fewer than `FEWEST` images, or patients, have the most common class, or any other.
         self.too_few = self.units.fewer(self.labels == self.support.argmax()) < FEWEST
 
@@ -160,7 +162,7 @@ class PreparedPredictions(Prepared):
         """The interval of a number within 0..1 that is 1, if it varies no more than a proportion of these images."""
         sizes, _, _ = self.units.moments(images, images)
         effective = sizes.sum() / intervals.assumed_effect(sizes, intervals.LIKENESS)
-        degrees = intervals.satterthwaite(sizes, intervals.LIKENESS)
+        degrees = intervals.satterthwaite(sizes, intervals.LIKENESS) if self.units.clustered else intervals.INFINITE
         low, _ = intervals.wilson(1.0, effective, intervals.quantile(degrees))
         return low, 1.0
 
@@ -195,7 +197,7 @@ class PreparedPredictions(Prepared):
             holders = zip(numbers.classes, self.holders, strict=True)
             few = {c: f"too few to say: {counted(n, self.unit)} of class '{c}'" for c, n in holders if 0 < n < FEWEST}
             of_two = next(iter(few.values()), None) if self.size == 2 else None
-            if kind in LOSSES and self.accuracy.value == 1 and not of_two:
+            if kind in LOSSES and not (self.mistaken or of_two):
                 return "no image is wrong, so none shows what an error costs"
             rare = f"too few to say: fewer than {FEWEST} {self.unit}s have the most common class, or any other"
             return few.get(c) or of_two or (rare if self.too_few else "all images agree, so the variance is unknown")
@@ -243,7 +245,7 @@ class PreparedPredictions(Prepared):
         """The mean of losses (S,), `value`, with its interval, which ends at `most`, the loss of the worst image; none
         where the likeliest class is right of all, so that no image shows what an error costs."""
         interval = NONE
-        if (self.labels != self.predictions.likeliest).any() and not self.too_few:
+        if self.mistaken and not self.too_few:
             influence = self.units.leveraged((losses - losses.mean()) / len(losses), self.labels)
             between = intervals.influence_spread(influence, self.units)
             interval = intervals.log_interval(float(losses.mean()), between, most)
