@@ -162,7 +162,7 @@ class PreparedPredictions(Prepared):
         """The interval of a number within 0..1 that is 1, if it varies no more than a proportion of these images."""
         sizes, _, _ = self.units.moments(images, images)
         effective = sizes.sum() / intervals.assumed_effect(sizes, intervals.LIKENESS)
-        degrees = intervals.satterthwaite(sizes, intervals.LIKENESS) if self.units.clustered else intervals.INFINITE
+        degrees = intervals.satterthwaite(sizes, intervals.LIKENESS) if self.units.clustered else self.units.count - 1
         low, _ = intervals.wilson(1.0, effective, intervals.quantile(degrees))
         return low, 1.0
 
