@@ -67,10 +67,9 @@ class Trace:
         `pooling` are the weights of the tokens in attention pooling, (B, N).
         """
         if pooling is not None:
-            row = (pooling[:, None] @ relevance)[:, 0]
-        else:
-            mean = relevance[:, self.patches].mean(dim=1)
-            row = {"cls": relevance[:, 0], "mean": mean, "cls_mean": (relevance[:, 0] + mean) / 2}[self.pool]
+            return (pooling[:, None] @ relevance)[:, 0, self.patches]
+        mean = relevance[:, self.patches].mean(dim=1)
+        row = {"cls": relevance[:, 0], "mean": mean, "cls_mean": (relevance[:, 0] + mean) / 2}[self.pool]
         return row[:, self.patches]
 
 
@@ -118,10 +117,13 @@ def rollout(trace: Trace) -> Tensor:
 
 def gradient_rollout(trace: Trace) -> Tensor:
     """(B, L), at least 0: R becomes R + mean over heads of (gradient x attention)+ R, block after block."""
-    total = torch.eye(trace.attention[0].shape[-1]).to(trace.attention[0])[None]  # (1, N, N)
+    added = torch.zeros_like(trace.attention[0][:, 0])  # R - identity: beside it, float32 would lose small gradients
     for attention, gradient in zip(trace.attention, trace.attention_gradient, strict=True):
-        total = total + _supporting(attention, gradient) @ total
-    return trace.read_by_the_head(total, trace.pooling and _supporting(*trace.pooling)[:, 0])
+        supporting = _supporting(attention, gradient)
+        added = added + supporting + supporting @ added
+    pooling = trace.pooling and _supporting(*trace.pooling)[:, 0]
+    row = trace.read_by_the_head(added, pooling)
+    return row if pooling is None else row + pooling[:, trace.patches]  # in a mean, the identity gives all the same
 
 
 def _supporting(attention: Tensor, gradient: Tensor) -> Tensor:
