@@ -242,6 +242,16 @@ def test_runs_with_the_same_splits_are_joined(runs: list[Path], data: Path, tmp_
     assert tested.metrics.weights_hash == joined.weights_hash
 
 
+def test_members_with_other_stems_have_no_mean_map(runs: list[Path], data: Path, tmp_path: Path) -> None:
+    """Their patches are centred at other pixels, so the cells of one map do not lie on those of the other."""
+    sets = [*TINY_SETS, "model.stem=patch"]  # the plan chooses conv
+    plain = train(data, output=tmp_path, name="plain", sets=sets, **SETTINGS).folder  # type: ignore[arg-type]
+    ensemble([runs[1], plain], output=tmp_path / "both")
+    with pytest.raises(UsageError, match="patches of its members differ in size or place"):
+        explain(images_of(data)[:1], checkpoint=tmp_path / "both", output=tmp_path / "maps")
+    assert not (tmp_path / "maps").exists()
+
+
 def test_runs_of_the_same_name_in_folders_of_the_same_name_are_told_apart(runs: list[Path], tmp_path: Path) -> None:
     there = [shutil.copytree(run, tmp_path / project / "runs" / "m") for run, project in zip(runs, "xy", strict=True)]
     found = ensemble(there, output=tmp_path / "both")

@@ -199,7 +199,7 @@ def explain_predictions(
 ) -> Maps:
     """Map where the network, or each member of an ensemble, looked in images that it predicted, for the `chosen` (S,)
     of `predictions.answers`; `how` the files are read. Raises DataError for an image that could be read before and
-    cannot be read now, UsageError for members whose grids of patches differ."""
+    cannot be read now, UsageError for members whose patches differ in size or place."""
     paths, maps = predictions.paths, list[Maps]()
     for member in saved.members if isinstance(saved, Ensemble) else (saved,):
         assert isinstance(member, Checkpoint)
@@ -218,8 +218,9 @@ def explain_predictions(
         images, places = (np.concatenate([getattr(part, name) for part in parts]) for name in ("images", "rows"))
         maps.append(Maps(images, targets, grids, places, parts[0].shift))
         del model  # before the next member takes its place on the device
-    if len({grid.shape[1:] for of_member in maps for grid in of_member.grids.values()}) > 1:
-        raise UsageError("the members divide an image into different patches", "explain one of them")
+    if len({(m.shift, *grid.shape[1:]) for m in maps for grid in m.grids.values()}) > 1:
+        problem = f"{saved.path}: the patches of its members differ in size or place, so their maps have no mean"
+        raise UsageError(problem, "name the best.pt of one of them")
     shares = saved.shares if isinstance(saved, Ensemble) else (1.0,)
     each = [{name: share * grid for name, grid in m.grids.items()} for share, m in zip(shares, maps, strict=True)]
     mean = {name: np.sum([grids[name] for grids in each], axis=0).astype(np.float32) for name in METHODS}
