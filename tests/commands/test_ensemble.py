@@ -23,6 +23,7 @@ from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.messages import gravity, listening
 from vitmed.core.run_folder import RunFolder
 from vitmed.deploy.http.app import PICTURE
+from vitmed.explanation.results import OF_ENSEMBLE, TITLES
 from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.inference.ensemble import load_ensemble
@@ -182,6 +183,9 @@ def test_other_commands_take_an_ensemble(folds: Path, data: Path, tmp_path: Path
     assert explained.maps.keys() == members[0].maps.keys() >= {"rollout"}
     for name, grid in explained.maps.items():
         assert grid == pytest.approx(np.mean([one.maps[name] for one in members], axis=0), abs=1e-6)
+    assert evaluate(folds, output=tmp_path / "tested", resamples=5).metrics["attention"] is None  # as the maps say
+    named = explain([image], checkpoint=folds, output=tmp_path / "named", target="amber", methods=["grad_cam"])
+    assert explained.verdicts == dict.fromkeys(TITLES, OF_ENSEMBLE) and named.verdicts == {"grad_cam": OF_ENSEMBLE}
     with pytest.raises(UsageError, match="holds no decision policy") as policies:
         monitor(folds / "test", folds / "test" / "predictions.csv")
     assert policies.value.fix == f"vitmed monitor {folds}"
@@ -240,6 +244,16 @@ def test_runs_with_the_same_splits_are_joined(runs: list[Path], data: Path, tmp_
     tested = evaluate(tmp_path / "both")
     assert tested.folder == tmp_path / "both" / "test"
     assert tested.metrics.weights_hash == joined.weights_hash
+
+
+def test_members_with_other_stems_have_no_mean_map(runs: list[Path], data: Path, tmp_path: Path) -> None:
+    """Their patches are centred at other pixels, so the cells of one map do not lie on those of the other."""
+    sets = [*TINY_SETS, "model.stem=patch"]  # the plan chooses conv
+    plain = train(data, output=tmp_path, name="plain", sets=sets, **SETTINGS).folder  # type: ignore[arg-type]
+    ensemble([runs[1], plain], output=tmp_path / "both")
+    with pytest.raises(UsageError, match="patches of its members differ in size or place"):
+        explain(images_of(data)[:1], checkpoint=tmp_path / "both", output=tmp_path / "maps")
+    assert not (tmp_path / "maps").exists()
 
 
 def test_runs_of_the_same_name_in_folders_of_the_same_name_are_told_apart(runs: list[Path], tmp_path: Path) -> None:

@@ -81,11 +81,24 @@ def test_rollout_by_hand() -> None:
 def test_gradient_rollout_by_hand() -> None:
     # (G x A)+ has the class token's row (0, 1, 0) and the patches' rows (0.1, 0.6, 0.3) and (0, 1, 0.8).
     assert gradient_rollout(traced([A], [G], "cls")).tolist()[0] == pytest.approx([1.0, 0.0])
-    expected = [(1.6 + 1) / 2, (0.3 + 1.8) / 2]
+    # Of a mean pool half the sum of the patches' rows, without the 1 that R has for each patch of itself.
+    expected = [(0.6 + 1) / 2, (0.3 + 0.8) / 2]
     assert gradient_rollout(traced([A], [G], "mean")).tolist()[0] == pytest.approx(expected)
     # The second block's row (0, 0.8, 0), on top of the first: R + 0.8 x (row of the first patch of R).
     expected = [1.0 + 0.8 * 1.6, 0.0 + 0.8 * 0.3]
     assert gradient_rollout(traced([A, B], [G, G], "cls")).tolist()[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_map_does_not_depend_on_how_large_the_gradients_are(kind: dict[str, object]) -> None:
+    """Gradients so small that float32 would lose them beside a 1 have the map that float64 gives."""
+    model, x, target = shaken(**kind), torch.randn(1, 3, 32, 32), torch.tensor([1])
+    with torch.no_grad():
+        model.head.weight *= 1e-9
+    rounded = spread(gradient_rollout(trace(model, x, target)).numpy())
+    exact = spread(gradient_rollout(trace(model.double(), x.double(), target)).numpy())
+    assert rounded.max() == 1
+    np.testing.assert_allclose(rounded, exact, atol=1e-4)
 
 
 def test_what_the_head_reads_by_hand() -> None:

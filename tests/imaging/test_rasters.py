@@ -309,7 +309,7 @@ def test_a_frame_is_read_where_it_is_told(tmp_path: Path) -> None:
             read_image(tmp_path / name, frame=3)
         with pytest.raises(DataError, match=rf"{name}: holds 3 frames") as error:
             read_image(tmp_path / name)
-        assert "--frame 0" in str(error.value)
+        assert "train, predict, explain or serve with --frame 0" in str(error.value)
     frames[0].save(tmp_path / "one.png")
     assert read_image(tmp_path / "one.png", frame=0).size == (8, 8)
     with pytest.raises(DataError, match="holds 1 frame, asked for frame 1"):

@@ -15,7 +15,7 @@ from vitmed.core.options import CHECKPOINT, AskedWindow, Images, Option, Runs
 from vitmed.core.places import output_folder
 from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS, PICTURE, Explanation, explain_predictions, explanation_json
-from vitmed.explanation.results import OF_OTHER, TITLES, UNCHECKED, Maps, known_verdicts
+from vitmed.explanation.results import OF_ENSEMBLE, OF_OTHER, TITLES, UNCHECKED, Maps, known_verdicts
 from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
@@ -77,6 +77,8 @@ def explain(
     maps = explain_predictions(saved, predictions, chosen, device, files.how)
     maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in (methods or METHODS)})
     known = known_verdicts(saved) if (chosen == predictions.explained).all() else dict.fromkeys(METHODS, OF_OTHER)
+    if isinstance(saved, Ensemble):
+        known = dict.fromkeys(METHODS, OF_ENSEMBLE)
     verdicts = {name: text for name, text in known.items() if name in maps.grids}
     explanation = Explanation(predictions, maps.grids, maps.targets, verdicts, folder, maps.shift)
     _write(explanation, maps, saved.path.name)

@@ -67,10 +67,9 @@ class Trace:
         `pooling` are the weights of the tokens in attention pooling, (B, N).
         """
         if pooling is not None:
-            row = (pooling[:, None] @ relevance)[:, 0]
-        else:
-            mean = relevance[:, self.patches].mean(dim=1)
-            row = {"cls": relevance[:, 0], "mean": mean, "cls_mean": (relevance[:, 0] + mean) / 2}[self.pool]
+            return (pooling[:, None] @ relevance)[:, 0, self.patches]
+        mean = relevance[:, self.patches].mean(dim=1)
+        row = {"cls": relevance[:, 0], "mean": mean, "cls_mean": (relevance[:, 0] + mean) / 2}[self.pool]
         return row[:, self.patches]
 
 
@@ -118,10 +117,13 @@ def rollout(trace: Trace) -> Tensor:
 
 def gradient_rollout(trace: Trace) -> Tensor:
     """(B, L), at least 0: R becomes R + mean over heads of (gradient x attention)+ R, block after block."""
-    total = torch.eye(trace.attention[0].shape[-1]).to(trace.attention[0])[None]  # (1, N, N)
+    added = torch.zeros_like(trace.attention[0][:, 0])  # R - identity: beside it, float32 would lose small gradients
     for attention, gradient in zip(trace.attention, trace.attention_gradient, strict=True):
-        total = total + _supporting(attention, gradient) @ total
-    return trace.read_by_the_head(total, trace.pooling and _supporting(*trace.pooling)[:, 0])
+        supporting = _supporting(attention, gradient)
+        added = added + supporting + supporting @ added
+    pooling = trace.pooling and _supporting(*trace.pooling)[:, 0]
+    row = trace.read_by_the_head(added, pooling)
+    return row if pooling is None else row + pooling[:, trace.patches]  # in a mean, the identity gives all the same
 
 
 def _supporting(attention: Tensor, gradient: Tensor) -> Tensor:
@@ -197,7 +199,7 @@ def explain_predictions(
 ) -> Maps:
     """Map where the network, or each member of an ensemble, looked in images that it predicted, for the `chosen` (S,)
     of `predictions.answers`; `how` the files are read. Raises DataError for an image that could be read before and
-    cannot be read now, UsageError for members whose grids of patches differ."""
+    cannot be read now, UsageError for members whose patches differ in size or place."""
     paths, maps = predictions.paths, list[Maps]()
     for member in saved.members if isinstance(saved, Ensemble) else (saved,):
         assert isinstance(member, Checkpoint)
@@ -216,8 +218,9 @@ def explain_predictions(
         images, places = (np.concatenate([getattr(part, name) for part in parts]) for name in ("images", "rows"))
         maps.append(Maps(images, targets, grids, places, parts[0].shift))
         del model  # before the next member takes its place on the device
-    if len({grid.shape[1:] for of_member in maps for grid in of_member.grids.values()}) > 1:
-        raise UsageError("the members divide an image into different patches", "explain one of them")
+    if len({(m.shift, *grid.shape[1:]) for m in maps for grid in m.grids.values()}) > 1:
+        problem = f"{saved.path}: the patches of its members differ in size or place, so their maps have no mean"
+        raise UsageError(problem, "name the best.pt of one of them")
     shares = saved.shares if isinstance(saved, Ensemble) else (1.0,)
     each = [{name: share * grid for name, grid in m.grids.items()} for share, m in zip(shares, maps, strict=True)]
     mean = {name: np.sum([grids[name] for grids in each], axis=0).astype(np.float32) for name in METHODS}

@@ -12,6 +12,7 @@ from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import Estimate
 
 TITLES = {"rollout": "Attention rollout", "gradient_rollout": "Gradient-weighted rollout", "grad_cam": "Grad-CAM"}
+OF_ENSEMBLE = "not tested; vitmed evaluate tests the maps of a single network, such as a member of the ensemble"
 OF_OTHER = "not tested; vitmed evaluate tests the maps of what is predicted, and --target names something else"
 UNCHECKED = "not tested; vitmed evaluate tests whether the answer depends on the patches that such maps mark"
 
