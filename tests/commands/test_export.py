@@ -302,6 +302,8 @@ def test_quantised_as_the_documentation_says_the_file_still_predicts(
     assert 0 < np.abs(first.probabilities - second.probabilities).max() < 0.1
     with pytest.raises(UsageError, match=r"--precision fp32: .*small\.onnx computes in int8"):
         package.load(tmp_path / "small.onnx", precision="fp32")
+    evaluated = package.evaluate(tmp_path / "small.onnx", data=trained.data / "test", output=tmp_path / "evaluated")
+    assert any(note.startswith("Predicted in int8, not in fp32") for note in evaluated.metrics.notes)
     small, whole = package.load(tmp_path / "small.onnx"), package.load(exported, precision="fp32")
     assert (small.network.precision, whole.network.precision) == ("int8", "fp32")
     assert "was quantised" in small.network.reason and not whole.network.reason

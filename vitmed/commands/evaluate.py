@@ -98,7 +98,7 @@ def evaluate(
     folder = places.output_folder(output, run.path / name, *closed)
     if chosen.own_split == "test":
         notes += earlier_choices(run, saved.weights_hash, policy)
-    network = open_network(saved, policy, device, precision)
+    network = open_network(saved, policy, device, saved.exact if precision == "fp32" else precision)
     if flags.get("map_images") and network.model is None:
         raise excluded("maps", given=saved.path.name)
     show(f"evaluating {saved.path} on {counted(len(chosen), 'image')}: {what}")

@@ -77,8 +77,8 @@ def predict_shard(
         raise excluded("on and shard")
     check_precision(precision)
     part, folder = parts.read_shard(shard, os.environ), Path(output)
-    if folder.suffix in (".csv", ".txt", ".json", ".parquet") and not folder.is_dir():
-        raise UsageError(f"{folder}: --output names a folder, of Parquet parts", "--csv FILE writes one table")
+    if folder.suffix.lower() in (".csv", ".tsv", ".txt", ".json", ".parquet") and not folder.is_dir():
+        raise UsageError(f"{folder}: --output names a folder of Parquet parts", "--csv FILE writes one table")
     parts.check_pyarrow(folder)
     new_folder(folder, filled=True)
     sources = models.paths_of(images)

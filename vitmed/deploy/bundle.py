@@ -108,7 +108,8 @@ def _add_model(top: Path, saved: SavedModel) -> None:
         write_without_names(saved.path, top / "model" / name)
     again = open_model(top / "model" / name)
     with listening(Silent()):
-        files, network = files_for([picture.as_posix()], again, None), open_network(again, again.policy, "cpu", "fp32")
+        files = files_for([picture.as_posix()], again, None)
+        network = open_network(again, again.policy, "cpu", again.exact)
     predictions = again.decided(files.predictions(again, network.outputs(files.read, len(files))))
     text = json.dumps(predictions_json(predictions)).replace(json.dumps(str(picture)), '"check/image.png"')
     (top / "check" / f"{name}.json").write_text(text, encoding="utf-8")

@@ -39,7 +39,6 @@ from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.explanation.results import CorruptionCost, Robustness, Strength, turns
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import RESAMPLING, Preprocessing
-from vitmed.inference.onnx_model import OnnxModel
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import FEW_GROUPS, Estimate, difference, estimate, value_text
@@ -371,8 +370,7 @@ def _predict_all(
     saved: SavedModel, chosen: EvaluationImages, decoded: Mapping[int, Image.Image], request: StressRequest
 ) -> tuple[Predictions, dict[str, list[Predictions]]]:
     names = request.corruptions
-    exact = saved.precision if isinstance(saved, OnnxModel) else "fp32"
-    network = open_network(saved, None, request.device, exact)
+    network = open_network(saved, None, request.device, saved.exact)
     rows, samples = list(decoded), [chosen.samples[row] for row in decoded]
     passes = [("", 0), *((name, strength) for name in names for strength in range(1, 6))]  # first the clean images
     target, positive = saved.splits.target, saved.config.data.positive

@@ -46,6 +46,11 @@ class OnnxModel(SavedModel):
     gate: dict[str, Any] = field(default_factory=dict)  # what the export compared, the fields of `ExportGate`
     session: Any = field(default=None, repr=False, compare=False)  # an `onnxruntime.InferenceSession`
 
+    @property
+    def exact(self) -> str:
+        """Its only precision."""
+        return self.precision
+
     def data_root(self, fix: str = "name a folder: --data DIR") -> Path:
         """Raises UsageError: the file names no images."""
         raise UsageError(f"{self.path}: an exported model knows no images", fix)

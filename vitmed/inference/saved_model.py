@@ -60,6 +60,11 @@ class SavedModel:
     # what a report of an ensemble says otherwise than `report.evaluate.facts`
     facts: dict[str, str] = field(default_factory=dict, repr=False, kw_only=True)
 
+    @property
+    def exact(self) -> str:
+        """The precision in which it gives the same numbers on every machine."""
+        return "fp32"
+
     def data_root(self, fix: str = "name its current place: --data DIR") -> Path:
         """The data folder of the run. Raises DataError if it is missing; `fix` says how to name another place."""
         root = local_path(self.splits.root)

@@ -288,10 +288,11 @@ def _divided(model: Model) -> list[list[tuple[str, ...]]]:
     """Path, SHA-256, patient and split of every image of a model's run, or of each of its folds; [] if not known."""
     if model.known is None or model.file is None:
         return []
-    place, keys = model.file.parent.parent, ("sha256", "group", "split")
+    place = model.file.parent.parent
     try:
         runs = map(RunFolder, [place] if RunFolder(place).splits.is_file() else sorted(place.glob("*fold-*")))
-        return [[(path, *(row[key] for key in keys)) for path, row in split_rows(run).items()] for run in runs]
+        found = (split_rows(run).items() for run in runs)
+        return [[(path, row["sha256"], row.get("group", ""), row["split"]) for path, row in rows] for rows in found]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error):  # not there, or not vitmed's
         return []
 

@@ -243,7 +243,11 @@ class PreparedFindings(Prepared):
         self.in_means = in_means(predictions)
         self.means = np.flatnonzero(self.in_means)
         self.each = [PreparedPredictions(predictions.of(name)) for name in predictions.classes]  # as two classes
-        self.cells = PreparedPredictions(pooled(predictions))  # all known labels together, each an image of its patient
+
+    @cached_property
+    def cells(self) -> PreparedPredictions:
+        """All known labels together, each an image of its patient."""
+        return PreparedPredictions(pooled(self.predictions))
 
     @cached_property
     def summands(self) -> np.ndarray:
