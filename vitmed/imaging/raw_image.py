@@ -61,7 +61,7 @@ class TooLargeError(DataError):
 def pick_frame(path: Path, frames: int, frame: int | None) -> int:
     """The index of the frame to read: `frame`, or where that is None the only one. Raises DataError."""
     if frame is None and frames != 1:
-        fix = "save the frame that you want as its own file; or train, predict, explain or serve with --frame 0, the first"
+        fix = "save the frame you want as its own file; or train, predict, explain or serve with --frame 0, the first"
         raise DataError(f"{path}: holds {frames:,} frames, expected one", fix)
     frame = frame or 0
     if not 0 <= frame < frames:
