@@ -89,8 +89,7 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     root = saved.data_root(f"name its current place: --data DIR{again}") if data is None else data_folder(data)
     if data is None and not saved.splits.samples.get(split):
         why = saved.splits.made.get(split, "there are none")
-        problem = f"{saved.path}: no {split} images of its own ({why})"
-        raise UsageError(problem, f"--data DIR names labelled images{again}")
+        raise UsageError(f"{saved.path}: no {split} images of its own ({why})", f"--data DIR names labelled ones{again}")
     samples = list(saved.splits.samples.get(split, ()))  # an exported model knows the hashes of its images alone
     hashes = hash_files([str(root / sample.path) for sample in samples])
     if data is None or (samples and hashes == saved.hashes[split] and not (allow_leakage and split == "test")):
@@ -117,10 +116,9 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
                 notes = [f"{known}. Here they are those of {Path(request.labels).name}.", *own, *more]
         return EvaluationImages(saved.preprocessing, root, samples, splits.columns, notes, split, split, table)
     images, part = foreign_images(saved, root, request)
-    samples, notes = list(images.samples[part]), list(images.notes)
+    samples, notes, how = list(images.samples[part]), list(images.notes), saved.preprocessing
     if not samples:
         raise DataError(f"{images.source}: no images in its class folders", "name a folder of labelled images")
-    how = saved.preprocessing
     cache = ImageCache(how.frame, how.window, keep=saved.config.data.cache)
     seen, leaks = leakage(saved, root, samples, allow_leakage, cache)
     leaks += near_copies(saved, root, samples, cache)

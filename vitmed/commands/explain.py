@@ -58,9 +58,8 @@ def explain(
     if unknown := [name for name in methods if name not in METHODS]:
         raise unknown_key("method", unknown[0], METHODS)
     saved = find_checkpoint(checkpoint, runs)
-    members = saved.members if isinstance(saved, Ensemble) else (saved,)
     joint = isinstance(saved.preprocessing, JointPreprocessing)
-    if joint or not all(isinstance(one, Checkpoint) for one in members):
+    if joint or not isinstance(saved, Checkpoint | Ensemble):
         what = "members that read images differently have" if joint else "an exported model has"
         raise UsageError(f"{saved.path}: {what} no attention maps", "name the best.pt of a run")
     answers = SIDES if (kind := saved.splits.target.kind) == "number" else saved.classes
@@ -77,8 +76,7 @@ def explain(
     maps = explain_predictions(saved, predictions, chosen, device, files.how)
     maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in (methods or METHODS)})
     known = known_verdicts(saved) if (chosen == predictions.explained).all() else dict.fromkeys(METHODS, OF_OTHER)
-    if isinstance(saved, Ensemble):
-        known = dict.fromkeys(METHODS, OF_ENSEMBLE)
+    known = dict.fromkeys(METHODS, OF_ENSEMBLE) if isinstance(saved, Ensemble) else known
     verdicts = {name: text for name, text in known.items() if name in maps.grids}
     explanation = Explanation(predictions, maps.grids, maps.targets, verdicts, folder, maps.shift)
     _write(explanation, maps, saved.path.name)
