@@ -174,7 +174,8 @@ def test_the_whole_comparison_by_its_definition(model: int, readers: int) -> Non
 
 
 def test_readers_of_grades_are_compared_by_quadratic_kappa() -> None:
-    """The five readers' ratings as grades: one is the reference, one the model; by scikit-learn, with the jackknife."""
+    """The five readers' ratings as grades: one is the reference, one the model; by scikit-learn, with the
+    derivative of kappa by the weight of each image."""
     truth, model, *readers = ratings("spin echo").astype(int) - 1
     logits, names = 5 * np.eye(5, dtype=np.float32)[model], ("0", "1", "2", "3", "4")
     columns = {f"c{i}": tuple(map(str, row)) for i, row in enumerate(readers)}
@@ -182,16 +183,16 @@ def test_readers_of_grades_are_compared_by_quadratic_kappa() -> None:
     found = against(p, list(columns), ordinal=names)
     assert found is not None and [one.number for one in found] == ["quadratic_kappa", "accuracy"]
 
-    def kappas(rows: np.ndarray) -> np.ndarray:
-        return np.array([cohen_kappa_score(truth[rows], one[rows], weights="quadratic") for one in (model, *readers)])
+    def kappas(w: np.ndarray) -> np.ndarray:
+        seen = (model, *readers)
+        return np.array([cohen_kappa_score(truth, one, weights="quadratic", sample_weight=w) for one in seen])
 
-    everything, one = np.arange(114), found[0]
-    values = kappas(everything)
+    every, step, one = np.ones(114), 1e-5, found[0]
+    values = kappas(every)
     assert [one.model.value, *(r.value for r in one.readers.values())] == pytest.approx(values)
     assert all(number.low < number.value < number.high for number in (one.model, *one.readers.values()))
-    left = np.array([kappas(np.delete(everything, i)) for i in range(114)])
-    gaps = left[:, :1] - left[:, 1:]
-    fixed = np.var(gaps.mean(axis=1)) * 113
+    pull = np.array([kappas(every + step * i) - kappas(every - step * i) for i in np.eye(114)]) / (2 * step)
+    fixed = np.sum((pull[:, 0] - pull[:, 1:].mean(axis=1)) ** 2) * 114 / 113
     assert one.mean == pytest.approx(values[1:].mean()) and one.n == 114
     assert one.fixed_readers.difference.value == pytest.approx(values[0] - values[1:].mean())
     z = one.fixed_readers.difference.value / fixed**0.5
@@ -201,7 +202,8 @@ def test_readers_of_grades_are_compared_by_quadratic_kappa() -> None:
     config = EvaluateConfig(resamples=0, report=False, raters=list(columns), ordinal=list(names))
     reader, *_ = reader_lines(Report.of(p, Origin(title="t"), config).results)
     score = cohen_kappa_score(truth, readers[0], weights="quadratic")
-    assert f"reader c0: quadratic kappa {score:.3f}, accuracy " in reader and "on 114 of 114 images" in reader
+    ends = f"({one.readers['c0'].low:.3f} to {one.readers['c0'].high:.3f})"
+    assert f"reader c0: quadratic kappa {score:.3f} {ends}, accuracy " in reader and "on 114 of 114 images" in reader
     nobody = against(replace(p, columns={**columns, "c0": ("",) * 114}), ["c0", "c1"], ordinal=names)
     assert nobody is not None and nobody[0].n == 0 and nobody[0].model.value is None
     alone = replace(p, labels=0 * truth, columns={"c0": ("0",) * 114, "c1": columns["c1"]})

@@ -89,7 +89,7 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     root = saved.data_root(f"name its current place: --data DIR{again}") if data is None else data_folder(data)
     if data is None and not saved.splits.samples.get(split):
         why = saved.splits.made.get(split, "there are none")
-        raise UsageError(f"{saved.path}: no {split} images of its own ({why})", f"--data DIR names labelled ones{again}")
+        raise UsageError(f"{saved.path}: no {split} images of its own ({why})", f"--data DIR names others{again}")
     samples = list(saved.splits.samples.get(split, ()))  # an exported model knows the hashes of its images alone
     hashes = hash_files([str(root / sample.path) for sample in samples])
     if data is None or (samples and hashes == saved.hashes[split] and not (allow_leakage and split == "test")):

@@ -486,7 +486,7 @@ class EvaluateConfig(Section):
 
     panel = "Evaluation"
 
-    resamples: int = setting(2000, "Bootstrap resamples behind intervals of curves and kappas; 0: none.", Flag(), ge=0)
+    resamples: int = setting(2000, "Bootstrap resamples behind the intervals of curves; 0: none.", Flag(), ge=0)
     subgroups: list[str] = setting(
         [],
         "Column of the table of labels, such as site; the images of each value are also evaluated separately.",

@@ -21,10 +21,9 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import listed
 from vitmed.metrics import intervals
 from vitmed.metrics.areas import Area, area_interval, area_spread, class_areas
-from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, difference, estimate, finite, of_share
 from vitmed.metrics.intervals import NONE, Part, Spread, Units, influence_spread, share
-from vitmed.metrics.kinds.grades import Grades, grade_errors, grades_of, kappa_estimate, kappa_of_sums, kappa_summands
+from vitmed.metrics.kinds.grades import Grades, grade_errors, grades_of, kappa_estimate, weighted_kappa
 from vitmed.metrics.paired_comparison import gap_estimate, tested
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.predictions_csv import as_number
@@ -90,7 +89,7 @@ def agreement(predictions: Predictions, config: EvaluateConfig, kappa: Estimate 
         return None
     _check_number("--rater", raters)
     grades = grades_of(ordinal, predictions.classes)
-    boot, labels, k = Bootstrap.of(predictions, config.resamples), known_labels(predictions), len(predictions.classes)
+    units, labels, k = Units(predictions.units), known_labels(predictions), len(predictions.classes)
     weights = 1.0 - np.eye(k) if grades is None else (grades[:, None] - grades).astype(np.float64) ** 2  # (K, K)
     classes, paths, positive = predictions.classes, predictions.paths, predictions.positive
     seen = {name: readings(predictions.columns[name], classes, paths, name, positive) for name in raters}
@@ -100,16 +99,14 @@ def agreement(predictions: Predictions, config: EvaluateConfig, kappa: Estimate 
     for a, b in couples:
         first, second = everyone[a], everyone[b]  # (S,) each
         read = (first != UNREAD) & (second != UNREAD)
-        part = Bootstrap(Units(np.unique(boot.units.index[read], return_inverse=True)[1]), boot.resamples)
-        beyond, why = kappa_estimate(first[read], second[read], weights, part)
-        same = part.proportion(first[read] == second[read])
+        part = Units(np.unique(units.index[read], return_inverse=True)[1])
+        beyond, why = kappa_estimate(second[read], first[read], weights, part)  # the reference first, if it is one
+        same = of_share(share(first[read] == second[read], None, part))
         pairs.append(PairAgreement(first=a, second=b, n=int(read.sum()), agreement=same, kappa=beyond, why=why))
     if kappa is not None and (grades is None or k == 2):
         pairs[-1] = pairs[-1].model_copy(update={"kappa": kappa, "why": ""})
-    if grades is None:
-        return Agreement(weights="none", grades=None, pairs=pairs)
-    off = grades[predictions.predicted] - grades[labels]
-    return Agreement(weights="quadratic", grades=grade_errors(off, ordinal, boot), pairs=pairs)
+    errors = None if grades is None else grade_errors(grades[predictions.predicted] - grades[labels], ordinal, units)
+    return Agreement(weights="none" if grades is None else "quadratic", grades=errors, pairs=pairs)
 
 
 class ReaderTest(Frozen):
@@ -168,13 +165,9 @@ def compare_with_readers(predictions: Predictions, config: EvaluateConfig) -> li
         answers = np.concatenate([[predictions.predicted], calls])  # (1 + J, S)
         right, everyone = answers == labels, Units(predictions.units)
         if grades is not None and positive is None:
-            boot = Bootstrap.of(predictions, config.resamples)
             costs = (grades[:, None] - grades).astype(np.float64) ** 2
-            numbers = [kappa_estimate(labels, answer, costs, boot)[0] for answer in answers]
-            areas, n = list[Area](), len(labels)
-            for summands in (kappa_summands(labels, answer, costs) for answer in answers):  # leaves each image out
-                value, without = (kappa_of_sums(sums, costs) for sums in (summands.sum(0), summands.sum(0) - summands))
-                areas.append(Area(float(value), (value - without) * (n - 1) / max(1, n)))
+            numbers = [kappa_estimate(labels, answer, costs, everyone)[0] for answer in answers]
+            areas = [weighted_kappa(labels, answer, costs) for answer in answers]
             spread_of = partial(influence_spread, units=everyone)
             comparisons.append(_comparison("quadratic_kappa", raters, areas, numbers, spread_of, everyone))
         for name, rows in kinds.items():

@@ -97,9 +97,12 @@ def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> N
         return None
     if goal.lower_bound is not None and number != "auroc" and (each == 1 or patients * each <= SIMULATED):
         above = partial(chance_above, goal.lower_bound, expected, design)
-        step = 1 + patients // (10_000 if each == 1 else 25)
-        first = max(2, patients // 2) if each == 1 else patients  # the formula asks for more than single images need
-        patients = next(size for size in itertools.count(first, step) if above(size) >= goal.power)
+        if each == 1:  # hits are whole, so with more images the chance may fall again: from above all such sizes down
+            smaller = range(2 * patients + 20, 1, -1 - patients // 5_000)
+            *_, patients = itertools.takewhile(lambda size: above(size) >= goal.power, smaller)
+        else:
+            larger = itertools.count(patients, 1 + patients // 25)
+            patients = next(size for size in larger if above(size) >= goal.power)
     counted, total = math.ceil(patients * each * ROUNDING), dict[str, Any](images=None, patients=None)
     if prevalence is not None:
         of_kind = {"auroc": 1.0, "specificity": 1 - prevalence}.get(number, prevalence)
@@ -169,7 +172,8 @@ def in_words(sample: NeededSample) -> list[str]:
     most = "" if kind else "at most "  # the variance of an AUROC is on the safe side
     what = f"of {sample.low:.3f} to {sample.high:.3f}, {most}{goal.half_width} to either side on average"
     if goal.half_width is None:
-        what = f"that lies above {goal.lower_bound:g} with a chance of about {100 * goal.power:g} %"
+        chance = "about" if several or not kind else "at least"  # of single images also with more of them
+        what = f"that lies above {goal.lower_bound:g} with a chance of {chance} {100 * goal.power:g} %"
     lines = [f"If the {number} is {sample.expected:g}, {who} give a {level} {what}."]
     if kind and sample.images is not None and sample.patients is not None:
         lines.append(f"At a prevalence of {design.prevalence:g} these are in {size(sample.images, sample.patients)}.")

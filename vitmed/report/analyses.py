@@ -165,7 +165,7 @@ ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Resul
     "grades": {
         **CLASS_ANALYSES,
         "agreement": lambda m: CLASS_ANALYSES["agreement"](m) if m.config.raters else None,
-        "grades": lambda m: grade_results(m.predictions, m.config.resamples),
+        "grades": lambda m: grade_results(m.predictions),
     },
     "findings": {**OF_EVERY_KIND, "finding_errors": lambda m: finding_errors(m.predictions)},
     "number": {

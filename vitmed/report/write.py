@@ -198,8 +198,8 @@ def _beside(key: str, of: str, material: Material) -> Baseline:
         other = replace(other, costs=tuple(map(tuple, given.costs)))  # which need no threshold of validation
     likeliest = of != "number" and predictions.at_point != other.at_point
     both = (predictions.without_point(), other.without_point()) if likeliest else (predictions, other)
-    numbers = kind.compare(*both, material.config.resamples)
-    compared = Baseline(text=BASELINES[key].format(TARGETS[of].linear), likeliest=likeliest, **dict(numbers))
+    text = BASELINES[key].format(TARGETS[of].linear)
+    compared = Baseline(text=text, likeliest=likeliest, **dict(kind.compare(*both)))
     if predictions.kind != "findings":
         return compared
     gaps = kind(predictions).class_gaps(kind(other))["auroc"]

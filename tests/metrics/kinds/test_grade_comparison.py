@@ -70,5 +70,5 @@ def test_the_kappa_of_a_baseline_has_the_interval_of_its_own_report() -> None:
     labels, logits = rng.integers(3, size=90), rng.normal(size=(90, 3)).astype(np.float32)
     p = Predictions(tuple("abc"), tuple(map(str, range(90))), None, labels, logits)
     other = replace(p, logits=logits[::-1].copy())
-    beside = PreparedGrades.compare(p, other, 200).overall["quadratic_kappa"]
-    assert beside == PreparedGrades.evaluate(other, 200).overall["quadratic_kappa"] and beside.low is not None
+    beside = PreparedGrades.compare(p, other).overall["quadratic_kappa"]
+    assert beside == PreparedGrades.evaluate(other).overall["quadratic_kappa"] and beside.low is not None

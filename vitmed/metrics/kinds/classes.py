@@ -45,10 +45,7 @@ class PreparedPredictions(Prepared):
         self.losses = np.stack(image_losses(predictions), axis=1)  # (S, 2)
         # How many units have an image of each class.
         self.holders = [len(np.unique(self.units.index[self.labels == c])) for c in self.classes]
-        right = self.labels == self.predicted
-        self.accuracy = intervals.share(right, None, self.units)
-        # Degrees of freedom of the variance of being right between units.
-        self.degrees = self.units.degrees(right * 1.0) if self.units.count > 1 else 1.0
+        self.accuracy = intervals.share(self.labels == self.predicted, None, self.units)
         likeliest = predictions.likeliest if predictions.at_point else self.predicted
         self.mistaken = bool((self.labels != likeliest).any())  # else no image shows what an error costs
         # Whether fewer than `FEWEST` images, or patients, have the most common class, or any other.
@@ -285,12 +282,9 @@ class PreparedPredictions(Prepared):
         flawless = (self._flawless(images)[0] - chance) / (1 - chance) if chance < 1 else -1.0
         if abs(value - 1) < 1e-12:
             return flawless, 1.0
-        influence = self.units.leveraged(self.correlation_influence()[name], self.labels)
-        variance, _ = intervals.spread(influence, self.units)
-        if not (variance > 0 and value > -1):
-            return NONE
-        low, high = intervals.within(value, -1.0, variance, intervals.quantile(self.degrees))
-        return min(low, flawless), high
+        number = Area(value, self.correlation_influence()[name])
+        low, high = interval_of(number, -1.0, self.labels, self.labels == self.predicted, self.units)
+        return min(low, flawless), high  # NaN where it does not vary
 
     def gaps(self, other: "PreparedPredictions") -> dict[str, Gap]:
         return super().gaps(other) | self.area_gaps(other) | self.share_gaps(other)
@@ -344,6 +338,16 @@ class PreparedPredictions(Prepared):
             gap = gap_estimate(a.value - b.value, reach, test, same=same)
             of[name] = ClassDifference(**dict(gap), p=test.p)
         return {"auroc": of}
+
+
+def interval_of(number: Area, least: float, kinds: np.ndarray, alike: np.ndarray, units: Units) -> tuple[float, float]:
+    """Wilson's interval on least..1 by the influence of each image, as leaving out its unit shows it among images of
+    its kind, (S,) int64; with the degrees of freedom of being `alike`, (S,) bool. NaN where the number does not vary.
+    """
+    variance, _ = intervals.spread(units.leveraged(number.influence, kinds), units)
+    if not (variance > 0 and number.value > least):
+        return NONE
+    return intervals.within(number.value, least, variance, intervals.quantile(units.degrees(alike * 1.0)))
 
 
 evaluate_predictions = PreparedPredictions.evaluate

@@ -14,10 +14,10 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError
 from vitmed.core.text import listed
-from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, of_mean
-from vitmed.metrics.intervals import NONE, quantile, ratio, within
-from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions
+from vitmed.metrics.areas import Area
+from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, of_mean, of_share
+from vitmed.metrics.intervals import Units, ratio, share
+from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions, interval_of
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 
@@ -144,66 +144,70 @@ class PreparedGrades(PreparedPredictions):
         kappas, reasons = dict[str, Estimate](), dict[str, str]()
         for name, error in KAPPAS.items():
             costs = grade_costs(self.size, error)
-            kappas[name], reasons[name] = kappa_estimate(self.labels, self.predicted, costs, self.boot)
+            kappas[name], reasons[name] = kappa_estimate(self.labels, self.predicted, costs, self.units)
         return kappas, {name: why for name, why in reasons.items() if why}
 
     @cached_property
     def overall(self) -> dict[str, Estimate]:
-        errors = grade_errors(self.predicted - self.labels, self.predictions.classes, self.boot)
+        errors = grade_errors(self.predicted - self.labels, self.predictions.classes, self.units)
         overall = super().overall | self.kappas[0] | {"grade_error": errors.off}
         return {name: overall[name] for name in GRADE_METRICS}
 
     def why(self, name: str, entry: Estimate, numbers: Numbers) -> str:
         if name in METRICS or name not in GRADE_METRICS:
             return super().why(name, entry, numbers)
-        return self.kappas[1].get(name, "all resamples gave the same") if self.units.count > 1 else ""
+        return self.kappas[1].get(name, "the error of every image is the same") if self.units.count > 1 else ""
 
 
-def grade_errors(off: np.ndarray, order: Sequence[str], boot: Bootstrap) -> Grades:
+def grade_errors(off: np.ndarray, order: Sequence[str], units: Units) -> Grades:
     """The error in grades, from predicted minus true grade (S,) of each image."""
-    size = np.abs(off)
-    mean = boot.ratios(size[:, None], np.ones((len(off), 1)))[0]
-    return Grades(order=list(order), off=mean, within_one=boot.proportion(size <= 1))
+    size, most, n = np.abs(off), max(1, len(order) - 1), np.array(float(len(off)))
+    value = float(ratio(size.sum(), n))
+    relative = Area(value / most, ratio(size - value, n * most))  # to the largest error
+    low, high = interval_of(relative, 0.0, np.zeros_like(size), size == 0, units)
+    mean = estimate(value, most * low, most * high, "influence")
+    return Grades(order=list(order), off=mean, within_one=of_share(share(size <= 1, None, units)))
 
 
-def kappa_estimate(first: np.ndarray, second: np.ndarray, weights: np.ndarray, boot: Bootstrap) -> tuple[Estimate, str]:
+def weighted_kappa(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> Area:
+    """Kappa of two readings, (S,) int64, and its derivative by the weight of each image."""
+    summands = kappa_summands(first, second, weights)
+    sums = summands.sum(axis=0)
+    value, (rows, columns) = float(kappa_of_sums(sums, weights)), np.split(sums[2:], 2)
+    chance = (1 - value) * ((weights @ columns)[first] + (rows @ weights)[second])
+    return Area(value, ratio(chance - sums[0] * summands[:, 1] - sums[1], rows @ weights @ columns))
+
+
+def kappa_estimate(first: np.ndarray, second: np.ndarray, weights: np.ndarray, units: Units) -> tuple[Estimate, str]:
     """Kappa of two readings, (S,) int64, with its interval, and why it has none, or no value; "" where it has both. The
     weights of the disagreements are (K, K)."""
-    whole, drawn = boot.sums(kappa_summands(first, second, weights))
-    value, count = float(kappa_of_sums(whole, weights)), boot.units.count
-    found = kappa_of_sums(drawn, weights)
-    found = found[np.isfinite(found)]
-    variance = float(found.var()) * count / max(1, count - 1) if 2 * len(found) > len(drawn) else 0.0
-    why, interval = "", NONE
-    if not len(first):
-        why = "no image was read by both"
-    elif not np.isfinite(value):
-        why = "both gave the same class to every image"
-    elif value == 1:
-        why = "there is no disagreement, so the resamples have none either"
-    elif variance == 0 or value <= -1:
-        why = "the resamples do not vary"
-    else:  # as that of the same number among all numbers
-        interval = within(value, -1.0, variance, quantile(max(1.0, count - 1)))
-    return estimate(value, *interval, "wilson-bootstrap", len(drawn)), why
+    kappa, why = weighted_kappa(first, second, weights), ""
+    interval = interval_of(kappa, -1.0, first, first == second, units)
+    if not np.isfinite(kappa.value):
+        why = "both gave the same class to every image" if len(first) else "no image was read by both"
+    elif kappa.value == 1:
+        why = "there is no disagreement, so no image shows how much kappa varies"
+    elif np.isnan(interval[0]):
+        why = "no image changes it, or all are of one patient, so its variance is unknown"
+    return estimate(kappa.value, *interval, "influence"), why
 
 
-def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResults:
+def grade_results(predictions: Predictions) -> GradeResults:
     """Everything that judges grades, which are the classes from the lowest, beyond `evaluate_predictions`, by patient
     where patients are known. Raises DataError without labels."""
-    prepared = PreparedGrades(predictions, resamples)
+    prepared = PreparedGrades(predictions)
     off, scores = prepared.predicted - prepared.labels, ranked_probability_scores(predictions)
-    (kappas, why), boot = prepared.kappas, prepared.boot
+    (kappas, why), units = prepared.kappas, prepared.units
     rps = prepared.mean_loss(float(scores.mean()) if len(scores) else np.nan, scores, most=1.0)
     views = [predictions_at_cut(predictions, cut) for cut in range(1, len(predictions.classes))]
     return GradeResults(
-        **dict(grade_errors(off, predictions.classes, boot)),
+        **dict(grade_errors(off, predictions.classes, units)),
         quadratic_kappa=kappas["quadratic_kappa"],
         linear_kappa=kappas["linear_kappa"],
-        signed=of_mean(off.astype(np.float64), boot.units),
+        signed=of_mean(off.astype(np.float64), units),
         rps=rps,
         distances=[
-            Distance(grades=d, n=int((off == d).sum()), share=boot.proportion(off == d))
+            Distance(grades=d, n=int((off == d).sum()), share=of_share(share(off == d, None, units)))
             for d in np.unique(off).tolist()
         ],
         cuts={view.classes[1]: evaluate_predictions(view).per_class[view.classes[1]] for view in views},

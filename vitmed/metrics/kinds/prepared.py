@@ -13,7 +13,6 @@ import numpy as np
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted, counted_doing
 from vitmed.metrics.areas import Area
-from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, FEWEST, Estimate, Numbers, estimate
 from vitmed.metrics.intervals import LEVEL, Share, Units, jackknife_spread
 from vitmed.metrics.metric_table import PER_CLASS, Metric
@@ -59,8 +58,7 @@ class Prepared:
 
     def __init__(self, predictions: Any, resamples: int = 0):
         self.predictions, self.labels = predictions, known_labels(predictions)
-        self.boot, self.resamples = Bootstrap.of(predictions, resamples), resamples
-        self.units = self.boot.units
+        self.units, self.resamples = Units(predictions.units), resamples
         self.unit, self.patients = "image", None
         if predictions.groups is not None:
             self.unit, self.patients = "patient", self.units.count
@@ -176,9 +174,7 @@ class Prepared:
 
     @classmethod
     def evaluate(cls, predictions: Any, resamples: int = 2000) -> Numbers:
-        """Every number with its interval; the units are patients where they are known.
-
-        `resamples` are behind the intervals of kappas of grades; otherwise they are only recorded.
+        """Every number with its interval; the units are patients where they are known. `resamples` are only recorded.
 
         Raises:
             DataError: the predictions have no labels, or a score that is no finite number.
@@ -211,9 +207,8 @@ class Prepared:
         return numbers.model_copy(update=reasons)
 
     @classmethod
-    def compare(cls, predictions: Any, other: Any, resamples: int = 0) -> PairedComparison:
-        """The numbers of the other model, its kappas of grades with so many `resamples`, and the differences, first
-        minus other, on the same images.
+    def compare(cls, predictions: Any, other: Any) -> PairedComparison:
+        """The numbers of the other model, and the differences, first minus other, on the same images.
 
         The interval of a difference is paired, so narrower than the intervals of the two numbers suggest; its `method`
         says how it is computed. Predictions that are all the same differ by exactly 0.
@@ -223,7 +218,7 @@ class Prepared:
         """
         if predictions.paths != other.paths or predictions.classes != other.classes:
             raise DataError("the two predictions are not of the same images and classes", "predict the same images")
-        first, second = cls(predictions), cls(other, resamples)
+        first, second = cls(predictions), cls(other)
         if not np.array_equal(first.labels, second.labels):
             raise DataError("the two predictions have different labels for the same images", "predict the same images")
         first.check()
