@@ -13,11 +13,24 @@ from reports import write_report
 from sklearn.metrics import recall_score, roc_auc_score
 
 from vitmed import evaluate, train
+from vitmed.core.base_models import Target
 from vitmed.core.errors import UsageError
-from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions
 from vitmed.metrics.kinds.grades import PreparedGrades
+from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.subgroups import EMPTY, TITLES, Strata, Stratum, _gap, compared, strata, subgroups
+from vitmed.metrics.subgroups import (
+    EMPTY,
+    TITLES,
+    Strata,
+    Stratum,
+    _comparing,
+    _gap,
+    compared,
+    evaluate_strata,
+    strata,
+    subgroups,
+)
 
 
 def draw(
@@ -321,15 +334,84 @@ def test_sensitivity_is_compared_where_there_are_positives() -> None:
     assert alone["S"]["auroc"]["value"] is None and alone["S"]["specificity"]["value"] is not None
 
 
-def test_each_difference_of_three_groups_is_divided_by_its_own_error() -> None:
-    """The third group is small, so chance moves it most; a shuffle in which it has no number does not count."""
-    values = np.random.default_rng(0).normal(size=(3, 200)) * [[1], [1], [6]]
+def test_each_difference_of_three_groups_is_divided_by_its_error_in_the_same_shuffle() -> None:
+    """A shuffle in which a group has no number does not count."""
+    rng = np.random.default_rng(0)
+    errors = rng.uniform(0.5, 2, (3, 200)) * [[1], [1], [3]]
+    values = rng.normal(size=(3, 200)) * errors
     values[:, 0], values[2, 5] = (0, 2.5, 6), np.nan
-    gap = _gap("auroc", values, [Stratum(name=name, n=20) for name in "abc"])
-    apart = [np.abs(values[i] - values[k])[np.arange(200) != 5] for i, k in ((0, 1), (0, 2), (1, 2))]
-    furthest = np.max([pair / np.mean(pair**2) ** 0.5 for pair in apart], axis=0)
-    assert gap.by_chance == pytest.approx(np.mean(furthest >= furthest[0])) and 0.01 < gap.by_chance < 0.3
+    gap = _gap("auroc", values, errors**2, [Stratum(name=name, n=20) for name in "abc"])
+    counted = np.arange(200) != 5
+    furthest = np.max(
+        [
+            (np.abs(values[i] - values[k]) / np.hypot(errors[i], errors[k]))[counted]
+            for i, k in ((0, 1), (0, 2), (1, 2))
+        ],
+        axis=0,
+    )
+    assert gap.by_chance == pytest.approx(np.mean(furthest >= furthest[0])) and 0.01 < gap.by_chance < 0.6
     assert (gap.best, gap.worst, gap.value, gap.compared) == ("c", "a", 6, 3)
+
+
+def test_the_error_of_each_number_is_that_of_leaving_out_each_patient() -> None:
+    for classes, kind in ((2, PreparedPredictions), (3, PreparedPredictions), (4, PreparedGrades)):
+        p = draw(patients=80, images=5, classes=classes)
+        p = replace(p, logits=p.logits.round(1))  # with ties
+        numbers, _ = _comparing(p, np.repeat(np.arange(80), 5), kind)
+        whole, without = numbers(np.ones((1, 80))), numbers(1 - np.eye(80))
+        assert ("quadratic_kappa" in whole) == (classes == 4) and "auroc" in whole
+        for name, (value, variance, _) in whole.items():
+            assert variance == pytest.approx(((without[name][0] - value) ** 2).sum(), rel=0.08), name
+
+
+def uneven(seed: int, right: float = 0.8) -> tuple[Predictions, NumberPredictions]:
+    """One model at three sites: 40 patients with 15 images each at A and B, with one image each at C."""
+    rng = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(120), np.repeat([15, 15, 1], 40))
+    paths, groups = tuple(map(str, range(len(owner)))), tuple(map(str, owner))
+    columns = {"site": tuple("ABC"[i // 40] for i in owner)}
+    labels = rng.integers(2, size=len(owner))
+    hits = rng.random(len(owner)) < rng.beta(9 * right, 9 * (1 - right), 120)[owner]
+    logits = np.eye(2, dtype=np.float32)[np.where(hits, labels, 1 - labels)]
+    off = rng.normal(size=len(owner)) + 0.6 * rng.normal(size=120)[owner]
+    outputs = np.stack([off, np.zeros(len(owner))], axis=1).astype(np.float32)
+    number = NumberPredictions(
+        ("years",), paths, groups, np.zeros(len(owner)), outputs, columns=columns, target=Target(kind="number")
+    )
+    return Predictions(("a", "b"), paths, groups, labels, logits, columns=columns), number
+
+
+def test_sites_that_differ_only_in_images_per_patient_are_seldom_called_different() -> None:
+    """Chance moves the site with few images most; of 40 tests, 17 seemed to show a difference in error."""
+    alarms = 0
+    for seed in range(40):
+        _, number = uneven(seed)
+        chance = evaluate_strata(number, number.columns["site"], PreparedNumbers).gaps["mae"].by_chance
+        assert chance is not None
+        alarms += chance <= 0.05
+    assert alarms <= 5
+
+
+def test_a_small_site_without_an_error_is_not_a_certain_difference() -> None:
+    """All 40 images of a site are right, of the others 95 %: chance explains it, though its own images do not vary."""
+    p, _ = uneven(1, right=0.95)
+    flawless = np.eye(2, dtype=np.float32)[p.labels]
+    p = replace(p, logits=np.where(np.array(p.columns["site"])[:, None] == "C", flawless, p.logits))
+    gap = subgroups(p, ["site"], 0)["site"].gaps["accuracy"]
+    assert gap.best == "C" and gap.by_chance > 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("right", [0.8, 0.95])
+def test_uneven_sites_of_classes_are_seldom_called_different(right: float) -> None:
+    """100 null tests; 20 to 40 of them seemed to show a difference."""
+    alarms = dict.fromkeys(("auroc", "balanced_accuracy", "accuracy", "sensitivity", "specificity"), 0)
+    for seed in range(100):
+        gaps = subgroups(uneven(seed, right)[0], ["site"], 0)["site"].gaps
+        for name in alarms:
+            assert gaps[name].compared == 3
+            alarms[name] += gaps[name].by_chance <= 0.05
+    assert max(alarms.values()) <= 11, alarms  # 99 % of tries at 5 %
 
 
 def test_many_images_of_two_patients_do_not_show_a_gap() -> None:

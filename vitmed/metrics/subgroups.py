@@ -4,7 +4,8 @@ Each stratum of a column is evaluated alone. A gap is the best stratum minus the
 best. Between two it has the interval of a difference. Of more, the two are picked for being far apart, and no interval
 of the two holds the truth at its level; then `by_chance` is how often strata dealt to the patients at random are as far
 apart: a permutation test of the largest difference (Westfall & Young, Resampling-Based Multiple Testing, 1993). Each
-difference is divided by its error, or the smallest stratum would decide alone.
+difference is divided by its error in that shuffle, or strata unlike only in images per patient would seem to differ
+(Chung & Romano, Ann. Stat. 41 (2013) 484); at least by that of independent images, as few show no variance.
 
 Letters: S images, K classes, R shuffles, G strata.
 """
@@ -25,7 +26,7 @@ from vitmed.metrics import estimates, metric_table
 from vitmed.metrics.estimates import Estimate, difference, of_share
 from vitmed.metrics.intervals import Units, ratio, share
 from vitmed.metrics.kinds.classes import MANY_CLASSES, PreparedPredictions
-from vitmed.metrics.kinds.grades import PreparedGrades
+from vitmed.metrics.kinds.grades import PreparedGrades, grade_costs, kappa_of_sums, kappa_summands
 from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers
 from vitmed.metrics.kinds.prepared import Prepared
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
@@ -48,7 +49,8 @@ COMPARED = ("quadratic_kappa", "auroc", "balanced_accuracy", "accuracy", "sensit
 TITLES = {name: metric_table.TITLES[name] for name in COMPARED}
 PARTS = {2: "median", 3: "tertiles", 4: "quartiles", 5: "quintiles"}  # into how many parts numbers are cut
 NO_GAP: dict[str, Any] = dict.fromkeys(("value", "low", "high", "method"))
-Compared = Callable[[np.ndarray], dict[str, np.ndarray]]  # atoms that are inside, (R, A) of 0 and 1 -> name -> (R,)
+STEP = 1e-6  # of a sum, by which the slope of a number is found
+Compared = Callable[[np.ndarray], dict[str, np.ndarray]]  # atoms that are inside, (R, A) of 0 and 1 -> name -> (N, R)
 
 
 @dataclass(frozen=True)
@@ -246,13 +248,17 @@ def _gaps(
         shuffles = np.tile(home, (FEWER if slow else SHUFFLES, 1))
         dealt = np.concatenate([dealt, np.random.default_rng(0).permuted(shuffles, axis=1)])
     of_stratum = [numbers((dealt == g).astype(float)) for g in among]
-    values = {name: np.stack([each[name] for each in of_stratum]) for name in of_stratum[0]}  # (G, 1 + R)
-    gaps = {name: _gap(name, values[name], evaluated) for name in TITLES if name in values}
+    whole = _comparing(part, np.arange(len(part)), kind)[0](np.ones((1, len(part))))  # as if images were patients
+    gaps = dict[str, Gap]()
+    for name in [name for name in TITLES if name in whole]:
+        values, variances, rarity = np.stack([each[name] for each in of_stratum], axis=1)  # (G, 1 + R) each
+        _, variance, usual = whole[name]
+        gaps[name] = _gap(name, values, np.maximum(variances, variance / usual * rarity), evaluated)
     worst = {name: gap.worst for name, gap in gaps.items() if gap.value}
     return {"gaps": gaps, "worst": worst, "shuffles": len(dealt) - 1 or None}
 
 
-def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
+def _gap(name: str, values: np.ndarray, variances: np.ndarray, strata: Sequence[Stratum]) -> Gap:
     """The gap of a number, from its values (G, 1 + R): in each stratum, NaN where it has too few images, then in each
     of R shuffles, which count only if as many strata have a value."""
     count = np.isfinite(values).sum(axis=0)
@@ -262,63 +268,86 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
     most, least = (strata[int(pick(values[:, 0]))] for pick in (np.nanargmax, np.nanargmin))
     best, worst = (least, most) if name == "mae" else (most, least)
     apart = np.abs(values[:, None] - values)[..., count == count[0]]  # (G, G, 1 + R), NaN where one has no value
-    pairs, apart = np.isfinite(apart).sum(axis=-1), np.where(apart > 1e-12, apart, 0.0)
+    apart = np.where(apart > 1e-12, apart, 0.0)
     gap, by_chance = dict(NO_GAP), None
     if count[0] == 2:
         gap = dict(difference(most.overall[name], least.overall[name]))
     elif apart.shape[-1] > 1:
-        errors = np.sqrt(ratio((apart**2).sum(axis=-1), pairs))  # (G, G) of the differences
-        furthest = np.nan_to_num(ratio(apart, errors[..., None])).max(axis=(0, 1))
+        errors = np.sqrt(variances[:, None] + variances)[..., count == count[0]]
+        furthest = np.nan_to_num(ratio(apart, errors)).max(axis=(0, 1))
         by_chance = float(np.mean(furthest >= furthest[0] - 1e-12))
     gap |= {"value": float(apart[..., 0].max()), "compared": int(count[0]), "by_chance": by_chance}
     return Gap(**gap, metric=name, best=best.name, worst=worst.name)
 
 
 def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tuple[Compared, bool]:
-    """The numbers that strata are compared by, of the images in some atoms: the images of one patient in one stratum.
-    They are sums over atoms, but for AUROC; and whether that takes long. NaN where a number is undefined, or made of
-    fewer than `FEWEST` images of a class, or of fewer than 5 patients."""
-    labels = known_labels(predictions)
-    if predictions.kind == "number":
-        errors, images = np.bincount(atoms, np.abs(predictions.values - labels)), np.bincount(atoms).astype(float)
-        return lambda inside: {"mae": ratio(inside @ errors, inside @ images)}, False
-    graded = PreparedGrades(predictions) if kind is PreparedGrades else None
-    sums = None if graded is None else graded.summed(Units(atoms))  # (A, N)
-    p, positive = predictions.probabilities, positive_index(predictions)
-    size, k, right = int(atoms.max()) + 1, len(predictions.classes), predictions.right
-    cells = atoms * k + labels
-    each, held = (np.bincount(of, minlength=size * k).reshape(size, k).astype(float) for of in (cells, cells[right]))
-    ranked = [] if k > MANY_CLASSES else [positive] if positive is not None else list(range(k))
-    rankings = []  # of a class the atoms; of the others, by rising probability; how many of these lie below, and up to
-    for c in ranked:
-        own, scores = labels == c, p[:, c]
-        others = np.flatnonzero(~own)[np.argsort(scores[~own], kind="stable")]
-        below, up_to = (np.searchsorted(scores[others], scores[own], end) for end in ("left", "right"))
-        rankings.append((atoms[own], atoms[others], below, up_to))
+    """The numbers that strata are compared by, of the images in some atoms: the images of one patient in one stratum;
+    and whether they take long. NaN where a number is undefined, or made of fewer than `FEWEST` images of a class, or of
+    fewer than 5 patients. All but AUROC are functions of sums over atoms."""
+    labels, size = known_labels(predictions), int(atoms.max()) + 1
+    of_numbers = predictions.kind == "number"
+    single = of_numbers or len(predictions.classes) > MANY_CLASSES  # a mean over all images is all that is compared
+    scores = np.abs(predictions.values - labels) if of_numbers else predictions.right
+    k, of = (1, np.zeros(len(labels), np.int64)) if single else (len(predictions.classes), labels)
+    each, held = (np.bincount(atoms * k + of, w, size * k).reshape(size, k) for w in (np.ones(len(labels)), scores))
+    positive = None if single else positive_index(predictions)
+    ranked = [] if single else [positive] if positive is not None else list(range(k))
+    needed = {} if single else {"balanced_accuracy": list(range(k))}  # classes
+    if positive is not None:
+        needed |= {"sensitivity": [positive], "specificity": [1 - positive]}
+    rankings = []  # of a class the atoms, and those of the others, by rising probability; of each image how many of the
+    for c in ranked:  # other kind lie below, and up to
+        p = predictions.probabilities[:, c]
+        kinds = [mask[np.argsort(p[mask], kind="stable")] for mask in map(np.flatnonzero, (labels == c, labels != c))]
+        ends = [np.searchsorted(p[a], p[b], end) for b, a in (kinds, kinds[::-1]) for end in ("left", "right")]
+        rankings.append((*(atoms[mask] for mask in kinds), *ends))
 
-    def area(inside: np.ndarray, own: np.ndarray, others: np.ndarray, below: np.ndarray, up_to: np.ndarray) -> float:
-        hits, misses = inside[own], np.append(0, np.cumsum(inside[others], dtype=np.int32))
-        return float((misses[below] + misses[up_to])[hits].sum() / (2 * hits.sum() * misses[-1]))  # a tie counts half
+    def means(sums: np.ndarray) -> dict[str, np.ndarray]:
+        support, hits = np.split(sums, 2, axis=-1)
+        values = {"mae" if of_numbers else "accuracy": ratio(hits.sum(axis=-1), support.sum(axis=-1))}
+        return values | {name: ratio(hits, support)[..., of].mean(axis=-1) for name, of in needed.items()}
+
+    of_sums = [(np.hstack([each, held]), means)]
+    if kind is PreparedGrades and not single:
+        costs = grade_costs(k, "squared")
+        summands = Units(atoms).sums(kappa_summands(labels, predictions.predicted, costs))
+        of_sums.append((summands, lambda sums: {"quadratic_kappa": kappa_of_sums(sums, costs)}))
+
+    def area(inside: np.ndarray) -> tuple[float, float]:
+        value, pull = 0.0, np.zeros(size)
+        for own, others, below, up_to, under, through in rankings:
+            hits, misses = (np.append(0, np.cumsum(inside[of])) for of in (own, others))
+            right = (misses[below] + misses[up_to]) / (2 * misses[-1])  # a tie counts half
+            wrong = (hits[under] + hits[through]) / (2 * hits[-1])
+            one = float(inside[own] @ right / hits[-1])
+            value += one / len(rankings)
+            pull += (
+                np.bincount(own, right - one, size) / hits[-1] - np.bincount(others, wrong + one - 1, size) / misses[-1]
+            )
+        return value, float(inside @ (pull / len(rankings)) ** 2)
 
     def numbers(inside: np.ndarray) -> dict[str, np.ndarray]:
-        support, hits = inside @ each, inside @ held  # (R, K)
-        total = support.sum(axis=1)
+        support = inside @ each  # (R, K)
         with np.errstate(invalid="ignore", divide="ignore"):
-            found = hits / support
-            values = {"accuracy": hits.sum(axis=1) / total}
+            values = {name: each for summed in of_sums for name, each in _spread(inside, *summed).items()}
             if ranked:
-                areas = [[area(row, *ranking) for row in inside > 0] for ranking in rankings]
-                values["auroc"] = np.mean(areas, axis=0)
-        if k > MANY_CLASSES:
-            return values
-        if graded is not None:
-            values["quadratic_kappa"] = graded.of_sums(inside @ sums)["quadratic_kappa"]
-        values["balanced_accuracy"] = found.mean(axis=1)
+                values["auroc"] = np.transpose([area(row) for row in inside])
         enough = (support >= FEWEST) & (inside @ (each > 0) >= estimates.FEWEST)  # images, and patients who have them
-        for name in ("auroc", "balanced_accuracy"):
-            values[name] = np.where(enough.all(axis=1), values[name], np.nan)
-        for name, c in (("sensitivity", positive), ("specificity", 1 - positive)) if positive is not None else ():
-            values[name] = np.where(enough[:, c], found[:, c], np.nan)
+        for name, (value, variance) in values.items():
+            images = support.sum(axis=1, keepdims=True)
+            if of := needed.get("balanced_accuracy" if name == "auroc" else name):
+                images, value = support[:, of], np.where(enough[:, of].all(axis=1), value, np.nan)
+            values[name] = np.stack([value, variance, (1 / np.maximum(images, 1)).mean(axis=1)])
         return values
 
     return numbers, len(ranked) * size**2 > PAIRS
+
+
+def _spread(inside: np.ndarray, summands: np.ndarray, of_sums: Compared) -> dict[str, np.ndarray]:
+    """Numbers of sums over the atoms inside, and their variance by the influence of each atom: (2, R) by name."""
+    sums, step = inside @ summands, STEP * np.maximum(1, summands.sum(axis=0))
+    ends = (of_sums(sums[:, None] + way * np.diag(step)) for way in (1, -1))
+    values, (more, less) = of_sums(sums), ends
+    pulls = {name: (more[name] - less[name]) / (2 * step) @ summands.T for name in values}  # (R, A)
+    variances = {name: np.einsum("ra,ra,ra->r", inside, pull, pull) for name, pull in pulls.items()}
+    return {name: np.stack([value, variances[name]]) for name, value in values.items()}
