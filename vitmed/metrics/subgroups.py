@@ -321,9 +321,8 @@ def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tup
             wrong = (hits[under] + hits[through]) / (2 * hits[-1])
             one = float(inside[own] @ right / hits[-1])
             value += one / len(rankings)
-            pull += (
-                np.bincount(own, right - one, size) / hits[-1] - np.bincount(others, wrong + one - 1, size) / misses[-1]
-            )
+            gained, lost = np.bincount(own, right - one, size), np.bincount(others, wrong + one - 1, size)
+            pull += gained / hits[-1] - lost / misses[-1]
         return value, float(inside @ (pull / len(rankings)) ** 2)
 
     def numbers(inside: np.ndarray) -> dict[str, np.ndarray]:
