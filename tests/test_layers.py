@@ -139,7 +139,7 @@ BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one t
     "fmt: skip": (0, 0),
     "isinstance of predictions": (0, 0),
     "files in commands": (28, 30),
-    "lines in commands": (2_134, 2_500),  # 7 ask whether the images of a part have changed
+    "lines in commands": (2_118, 2_500),
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
