@@ -187,3 +187,9 @@ def test_a_run_with_a_reader_and_grades(tmp_path: Path) -> None:
     elsewhere = evaluate(result.folder, data=other, resamples=20).metrics
     assert elsewhere.agreement is None and elsewhere.grades is not None and elsewhere.grades.order == list(names)
     assert any("No agreement with reader: these images have no such column" in text for text in ui.said)
+
+
+def test_the_order_in_which_two_readers_are_named_does_not_matter() -> None:
+    p = draw()
+    one, other = (agreed(p, raters, GRADES).pairs[0].kappa for raters in (("anna", "ben"), ("ben", "anna")))
+    assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high), abs=1e-12)

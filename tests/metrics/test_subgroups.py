@@ -54,7 +54,7 @@ def draw(
 
 
 def column(p: Predictions, cells: list[str]) -> dict[str, Any]:
-    told = subgroups(replace(p, columns={"c": tuple(cells)}), ["c"], 20)
+    told = subgroups(replace(p, columns={"c": tuple(cells)}), ["c"])
     json.dumps({name: own.to_dict() for name, own in told.items()}, allow_nan=False)
     return told["c"]
 
@@ -116,7 +116,7 @@ def test_quartiles_of_few_patients_would_tell_their_ages() -> None:
 def test_groups_that_are_alike_have_no_worst() -> None:
     p = draw(patients=40, images=4, sites="NS")
     even = replace(p, labels=np.arange(160) % 2, logits=np.eye(2, dtype=np.float32)[np.arange(160) % 2])
-    told = subgroups(even, ["site"], 20)
+    told = subgroups(even, ["site"])
     assert told["site"]["gaps"]["accuracy"]["value"] == 0 and told["site"]["worst"] == {}
     assert compared(told) and not compared(None) and not compared({"c": column(p, ["one"] * 160)})
 
@@ -126,7 +126,7 @@ def test_groups_that_are_alike_have_no_worst() -> None:
 
 def test_a_stratum_is_evaluated_as_if_it_were_alone() -> None:
     p = draw()
-    told = subgroups(p, ["site"], 100)
+    told = subgroups(p, ["site"])
     assert [stratum["name"] for stratum in told["site"]["strata"]] == ["N", "S"]
     for stratum in told["site"]["strata"]:
         rows = np.flatnonzero(np.array(p.columns["site"]) == stratum["name"])
@@ -173,7 +173,7 @@ def test_many_small_strata_are_only_counted() -> None:
 
 def test_the_gap_by_hand() -> None:
     p = draw(harm=2)
-    told = subgroups(p, ["site"], 400)
+    told = subgroups(p, ["site"])
     gap = told["site"]["gaps"]["sensitivity"]
     site, hits = np.array(p.columns["site"]), p.predicted == p.labels
     ill = p.labels == 0
@@ -186,7 +186,7 @@ def test_the_gap_by_hand() -> None:
     up = np.hypot(own["N"]["high"] - own["N"]["value"], own["S"]["value"] - own["S"]["low"])
     assert (gap["low"], gap["high"]) == pytest.approx((gap["value"] - down, gap["value"] + up))
     assert gap["low"] > 0 and gap["by_chance"] is None  # the interval is the test
-    three = subgroups(draw(harm=2, sites="MNS"), ["site"], 100)  # of three, the best and the worst are picked
+    three = subgroups(draw(harm=2, sites="MNS"), ["site"])  # of three, the best and the worst are picked
     gap = three["site"]["gaps"]["sensitivity"]
     assert (gap["low"], gap["high"], gap["compared"]) == (None, None, 3) and gap["by_chance"] < 0.02
 
@@ -201,7 +201,7 @@ def test_the_gap_of_every_number_is_the_difference_of_scikit_learns(
     for classes in (2, 3):
         p = draw(patients=45, images=8, classes=classes, sites="LMN", harm=0.7)
         p = replace(p, logits=p.logits.round(1))  # with ties
-        found, chances = subgroups(p, ["site"], 0)["site"], p.probabilities
+        found, chances = subgroups(p, ["site"])["site"], p.probabilities
         own: dict[str, list[float]] = {}
         for name in "LMN":
             rows = np.array(p.columns["site"]) == name
@@ -228,7 +228,7 @@ def test_what_is_cut_off_where_there_is_much(monkeypatch: pytest.MonkeyPatch) ->
     """The 20 largest strata, numbers of up to 8 values, pairs up to a limit."""
     letters = "ABCDEFGHIJKLMNOPQRSTU"
     p = draw(patients=210, images=1, sites=letters)
-    found = subgroups(p, ["site"], 10)["site"]
+    found = subgroups(p, ["site"])["site"]
     assert [stratum.name for stratum in found.strata] == list(letters[:20])
     assert (found.further, found.too_small) == (1, 0)
     assert cut([str(i % 8) for i in range(80)]).names == tuple("01234567")
@@ -237,10 +237,10 @@ def test_what_is_cut_off_where_there_is_much(monkeypatch: pytest.MonkeyPatch) ->
     for classes, least in ((2, 60**2), (3, 3 * 60**2)):
         for pairs, shuffles in ((least, 500), (least - 1, 99)):
             monkeypatch.setattr("vitmed.metrics.subgroups.PAIRS", pairs)
-            assert subgroups(draw(classes=classes), ["site"], 0)["site"].shuffles == shuffles
+            assert subgroups(draw(classes=classes), ["site"])["site"].shuffles == shuffles
     monkeypatch.setattr("vitmed.metrics.subgroups.MANY_CLASSES", 3)  # with more, accuracy alone
     for classes, names in ((3, {"accuracy", "auroc", "balanced_accuracy", "mcc"}), (4, {"accuracy"})):
-        found = subgroups(draw(classes=classes), ["site"], 0)["site"]
+        found = subgroups(draw(classes=classes), ["site"])["site"]
         assert [set(stratum.overall) for stratum in found.strata] == [names] * 2
         assert set(found.gaps) == names - {"mcc"}
 
@@ -253,7 +253,7 @@ def test_sites_that_do_not_differ_are_called_so_nineteen_times_in_twenty(classes
     for seed in range(times):
         p = draw(patients=60, images=4 * classes, classes=classes, seed=seed, sites="ABCDEF")
         halves = replace(p, columns={**p.columns, "half": tuple("AB"[cell in "DEF"] for cell in p.columns["site"])})
-        found = subgroups(halves, ["site", "half"], 0)
+        found = subgroups(halves, ["site", "half"])
         of_many = found["site"].gaps["balanced_accuracy"]
         assert of_many.by_chance is not None
         assert all(gap.low is None for gap in found["site"].gaps.values())
@@ -268,11 +268,11 @@ def test_shuffles_say_how_often_chance_makes_such_a_gap() -> None:
     """Six sites that do not differ: the best and the worst differ all the same, and chance explains it."""
     by_chance = []
     for seed in range(12):
-        told = subgroups(draw(patients=72, seed=seed, sites="ABCDEF"), ["site"], 200)
+        told = subgroups(draw(patients=72, seed=seed, sites="ABCDEF"), ["site"])
         by_chance.append(told["site"]["gaps"]["auroc"]["by_chance"])
         assert told["site"]["gaps"]["auroc"]["value"] > 0.01
     assert 0.25 < np.mean(by_chance) < 0.75 and min(by_chance) > 0.001
-    across = subgroups(draw(), ["scanner"], 50)  # a patient is on several scanners: there is no such shuffle
+    across = subgroups(draw(), ["scanner"])  # a patient is on several scanners: there is no such shuffle
     assert across["scanner"]["gaps"]["auroc"]["by_chance"] is None
 
 
@@ -300,7 +300,7 @@ def test_a_small_group_does_not_hide_a_gap_between_large_ones() -> None:
     owners, columns = tuple(str(i // 2) for i in range(424)), {"site": tuple(site)}
     logits = np.eye(2, dtype=np.float32)[called]
     p = Predictions(("infected", "uninfected"), tuple(map(str, range(424))), owners, labels, logits, columns=columns)
-    gap = subgroups(p, ["site"], 0)["site"].gaps["sensitivity"]
+    gap = subgroups(p, ["site"])["site"].gaps["sensitivity"]
     assert (gap.best, gap.worst, gap.compared) == ("A", "B", 3) and gap.value == pytest.approx(0.2)
     assert gap.by_chance < 0.01
 
@@ -314,7 +314,7 @@ def test_a_gap_is_compared_with_shuffles_that_have_as_many_sites() -> None:
     for _ in range(tests):
         logits = (rng.normal(size=(120, 2)) + 2 * np.eye(2)[labels]).astype(np.float32)
         p = Predictions(("infected", "uninfected"), tuple(map(str, range(120))), None, labels, logits, columns=columns)
-        told = subgroups(p, ["site"], 2)
+        told = subgroups(p, ["site"])
         assert told is not None
         for name in seemed:
             chance = told["site"].gaps[name].by_chance
@@ -327,7 +327,7 @@ def test_sensitivity_is_compared_where_there_are_positives() -> None:
     p = draw()
     site = np.array(p.columns["site"])
     labels = np.where(site == "S", 1, p.labels)  # no positive in S
-    told = subgroups(replace(p, labels=labels), ["site"], 30)
+    told = subgroups(replace(p, labels=labels), ["site"])
     assert "fewer than two groups have 10" in told["site"]["gaps"]["sensitivity"]["reason"]
     assert told["site"]["gaps"]["specificity"]["value"] is not None
     alone = {s["name"]: s["overall"] for s in told["site"]["strata"]}
@@ -349,7 +349,7 @@ def test_each_difference_of_three_groups_is_divided_by_its_error_in_the_same_shu
         ],
         axis=0,
     )
-    assert gap.by_chance == pytest.approx(np.mean(furthest >= furthest[0])) and 0.01 < gap.by_chance < 0.6
+    assert gap.by_chance == np.mean(furthest >= furthest[0]) == 10 / 199
     assert (gap.best, gap.worst, gap.value, gap.compared) == ("c", "a", 6, 3)
 
 
@@ -397,7 +397,7 @@ def test_a_small_site_without_an_error_is_not_a_certain_difference() -> None:
     p, _ = uneven(1, right=0.95)
     flawless = np.eye(2, dtype=np.float32)[p.labels]
     p = replace(p, logits=np.where(np.array(p.columns["site"])[:, None] == "C", flawless, p.logits))
-    gap = subgroups(p, ["site"], 0)["site"].gaps["accuracy"]
+    gap = subgroups(p, ["site"])["site"].gaps["accuracy"]
     assert gap.best == "C" and gap.by_chance > 0.05
 
 
@@ -407,7 +407,7 @@ def test_uneven_sites_of_classes_are_seldom_called_different(right: float) -> No
     """100 null tests; 20 to 40 of them seemed to show a difference."""
     alarms = dict.fromkeys(("auroc", "balanced_accuracy", "accuracy", "sensitivity", "specificity"), 0)
     for seed in range(100):
-        gaps = subgroups(uneven(seed, right)[0], ["site"], 0)["site"].gaps
+        gaps = subgroups(uneven(seed, right)[0], ["site"])["site"].gaps
         for name in alarms:
             assert gaps[name].compared == 3
             alarms[name] += gaps[name].by_chance <= 0.05
@@ -421,24 +421,24 @@ def test_many_images_of_two_patients_do_not_show_a_gap() -> None:
     for few, shown in ((4, False), (5, True)):  # patients of S with positives, of 8 images each
         held = np.isin(owner, names[:few])
         labels = np.where(site == "S", np.where(held, 0, 1), p.labels)  # 0 is infected
-        told = subgroups(replace(p, labels=labels), ["site"], 30)["site"]["gaps"]
+        told = subgroups(replace(p, labels=labels), ["site"])["site"]["gaps"]
         assert (told["auroc"]["value"] is not None) == shown
         assert shown or "from 5 patients" in told["auroc"]["reason"]
 
 
 def test_more_classes_and_patients_unknown() -> None:
     p = draw(classes=3, harm=1.5)
-    told = subgroups(p, ["site"], 60)
+    told = subgroups(p, ["site"])
     assert set(told["site"]["gaps"]) == {"auroc", "balanced_accuracy", "accuracy"}
-    alone = subgroups(replace(p, groups=None), ["site"], 60)
+    alone = subgroups(replace(p, groups=None), ["site"])
     assert alone["site"]["gaps"]["auroc"]["value"] is not None
 
 
 def test_fewer_shuffles_change_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     p = draw(harm=1)
-    first = subgroups(p, ["site"], 80)
+    first = subgroups(p, ["site"])
     monkeypatch.setattr("vitmed.metrics.subgroups.PAIRS", 0)
-    again = subgroups(p, ["site"], 80)
+    again = subgroups(p, ["site"])
     assert set(first["site"]["gaps"]) == {"auroc", "balanced_accuracy", "accuracy", "sensitivity", "specificity"}
     for name, gap in first["site"]["gaps"].items():
         for key in ("value", "low", "high"):
@@ -456,7 +456,7 @@ def test_hopeless_columns() -> None:
     ten = p.take(np.arange(10))
     assert column(ten, ["a", "b"] * 5)["gaps"] == {}
     constant = replace(p, logits=np.zeros_like(p.logits))
-    told = subgroups(constant, ["site"], 20)
+    told = subgroups(constant, ["site"])
     assert told["site"]["gaps"]["auroc"]["value"] == 0
     with pytest.raises(UsageError, match=r"unknown column for --subgroup 'sit'.*") as error:
         subgroups(p, ["sit"])
@@ -474,7 +474,7 @@ def test_a_thousand_classes() -> None:
         tuple(f"c{i}" for i in range(1000)), ("x",) * 2000, tuple(str(i // 10) for i in range(2000)), labels,
         np.eye(1000, dtype=np.float32)[labels], columns={"site": tuple("NS"[i // 10 % 2] for i in range(2000))},
     )  # fmt: skip
-    told = subgroups(p, ["site"], 100)
+    told = subgroups(p, ["site"])
     assert set(told["site"]["gaps"]) == {"accuracy"} and len(str(told)) < 1e4
 
 
@@ -529,7 +529,7 @@ def test_strata_of_grades_have_their_kappa_and_their_error() -> None:
     labels, sites = rng.integers(4, size=160), tuple("ab"[i % 2] for i in range(160))
     logits = (rng.normal(size=(160, 4)) - np.abs(np.arange(4) - labels[:, None])).astype(np.float32)
     p = Predictions(tuple("0123"), tuple(f"{i}.png" for i in range(160)), None, labels, logits, columns={"site": sites})
-    found = subgroups(p, ["site"], 20, PreparedGrades)
+    found = subgroups(p, ["site"], PreparedGrades)
     assert found is not None
     kappas = []
     for name, stratum in zip("ab", found["site"].strata, strict=True):
@@ -543,8 +543,8 @@ def test_strata_of_grades_have_their_kappa_and_their_error() -> None:
     assert of_kappa.value == pytest.approx(abs(kappas[0] - kappas[1])) and of_kappa.low < of_kappa.value < of_kappa.high
     assert of_kappa.worst == "ab"[int(np.argmin(kappas))]
     of_three = replace(p, columns={"site": tuple("abc"[i % 3] for i in range(160))})
-    assert 0 <= subgroups(of_three, ["site"], 20, PreparedGrades)["site"].gaps["quadratic_kappa"].by_chance <= 1
-    assert "quadratic_kappa" not in subgroups(p, ["site"], 20)["site"].gaps  # of classes
+    assert 0 <= subgroups(of_three, ["site"], PreparedGrades)["site"].gaps["quadratic_kappa"].by_chance <= 1
+    assert "quadratic_kappa" not in subgroups(p, ["site"])["site"].gaps  # of classes
     rare = replace(p, labels=np.where((labels == 3) & (np.arange(160) % 2 == 0), 2, labels))
-    gap = subgroups(rare, ["site"], 20)["site"].gaps["auroc"]  # type: ignore[index]
+    gap = subgroups(rare, ["site"])["site"].gaps["auroc"]  # type: ignore[index]
     assert gap.value is None and "fewer than two groups have 10" in gap.reason, "a has no image of grade 3"

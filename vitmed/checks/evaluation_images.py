@@ -11,7 +11,7 @@ from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError, excluded
 from vitmed.core.messages import say
 from vitmed.core.places import data_folder
-from vitmed.core.run_folder import PREDICTIONS
+from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.text import counted, counted_doing, listed, one_spelling, quoted
 from vitmed.data.duplicates import fingerprints, near_any
 from vitmed.data.folders import class_names, split_folders
@@ -83,9 +83,9 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
         raise excluded("leakage")
     if None not in (request.group_regex, request.groups):
         raise excluded("patients")
-    tables = [place / split / PREDICTIONS for place in (saved.path.parent, saved.path.parent.parent)]  # or of its folds
-    kept = next(filter(Path.is_file, tables), None)
-    again = "" if kept is None else f"; or without images, from what is kept: vitmed evaluate {quoted(kept)}"
+    folds = RunFolder(saved.path.parent.parent)
+    kept = (folds.path if folds.joined == saved.path.parent else saved.path.parent) / split / PREDICTIONS
+    again = f"; or without images, from what is kept: vitmed evaluate {quoted(kept)}" * kept.is_file()
     root = saved.data_root(f"name its current place: --data DIR{again}") if data is None else data_folder(data)
     if data is None and not saved.splits.samples.get(split):
         why = saved.splits.made.get(split, "there are none")

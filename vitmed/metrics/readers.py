@@ -100,7 +100,9 @@ def agreement(predictions: Predictions, config: EvaluateConfig, kappa: Estimate 
         first, second = everyone[a], everyone[b]  # (S,) each
         read = (first != UNREAD) & (second != UNREAD)
         part = Units(np.unique(units.index[read], return_inverse=True)[1])
-        beyond, why = kappa_estimate(second[read], first[read], weights, part)  # the reference first, if it is one
+        orders = [(second, first), (first, second)] if b in seen else [(second, first)]  # the reference first
+        found = [kappa_estimate(x[read], y[read], weights, part) for x, y in orders]
+        beyond, why = max(found, key=lambda of: (of[0].high or 0) - (of[0].low or 0))  # the wider of two readers
         same = of_share(share(first[read] == second[read], None, part))
         pairs.append(PairAgreement(first=a, second=b, n=int(read.sum()), agreement=same, kappa=beyond, why=why))
     if kappa is not None and (grades is None or k == 2):

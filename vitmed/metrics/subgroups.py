@@ -114,14 +114,14 @@ def check_columns(asked: Iterable[str], columns: Iterable[str], flag: str = "--s
 
 
 def subgroups(
-    predictions: Predictions, columns: Sequence[str], resamples: int = 2000, kind: type[Prepared] = PreparedPredictions
+    predictions: Predictions, columns: Sequence[str], kind: type[Prepared] = PreparedPredictions
 ) -> dict[str, Subgroups] | None:
     """The strata, and the gaps between them, of each of these `predictions.columns`; None where none is asked for.
     `kind` is a key of `HEADLINE`. Raises UsageError if there is no such column."""
     check_columns(columns, predictions.columns)
     if not columns or not len(predictions):
         return None
-    return {name: evaluate_strata(predictions, predictions.columns[name], kind, resamples) for name in columns}
+    return {name: evaluate_strata(predictions, predictions.columns[name], kind) for name in columns}
 
 
 def error_by_range(predictions: NumberPredictions) -> Subgroups:
@@ -186,11 +186,9 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
     return Strata(tuple(names), of.astype(np.int64), cut)
 
 
-def evaluate_strata(
-    predictions: Predictions, cells: Sequence[str], kind: type[Prepared], resamples: int = 0, parts: int = 4
-) -> Subgroups:
+def evaluate_strata(predictions: Predictions, cells: Sequence[str], kind: type[Prepared], parts: int = 4) -> Subgroups:
     """Each stratum of a column alone, the largest `MOST`, and the gaps between them. `cells` and `parts` are as for
-    `strata`, `kind` and `resamples` as for `subgroups`."""
+    `strata`, and `kind` as for `subgroups`."""
     column = strata(cells, predictions.units.tolist(), "images" if predictions.groups is None else "patients", parts)
     images = np.bincount(column.of, minlength=len(column.names))
     patients = np.array([len(np.unique(predictions.units[column.of == g])) for g in range(len(column.names))])
@@ -206,7 +204,7 @@ def evaluate_strata(
     few, listed = int((~large).sum()), list[Stratum]()
     for g, name in enumerate(column.names):
         if g in shown:
-            listed.append(_stratum(name, predictions.take(np.flatnonzero(column.of == g)), kind, resamples))
+            listed.append(_stratum(name, predictions.take(np.flatnonzero(column.of == g)), kind))
         elif not large[g] and patients[g] > 1 and few <= MOST:
             listed.append(Stratum(name=name, n=f"<{FEWEST}", suppressed=True))
     gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
@@ -218,12 +216,12 @@ def evaluate_strata(
     return Subgroups(cut=column.cut, strata=listed, too_small=few, **gaps)
 
 
-def _stratum(name: str, part: Predictions, kind: type[Prepared], resamples: int) -> Stratum:
+def _stratum(name: str, part: Predictions, kind: type[Prepared]) -> Stratum:
     patients = None if part.groups is None else len(set(part.units))
     head: dict[str, Any] = {"name": name, "n": len(part), "n_groups": patients}
     if len(part.classes) > MANY_CLASSES:
         return Stratum(**head, overall={"accuracy": of_share(share(part.right, None, Units(part.units)))}, notes=[])
-    numbers = kind.evaluate(part, resamples)
+    numbers = kind.evaluate(part)
     overall = {metric: numbers.overall[metric] for metric in HEADLINE[kind] if metric in numbers.overall}
     if numbers.positive_class is not None:
         of_positive = numbers.per_class[numbers.positive_class]

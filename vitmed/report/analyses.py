@@ -138,7 +138,7 @@ CLASS_ANALYSES: dict[str, Analysis] = {
     "external": compare_with_own_test,
     "patient_level": lambda m: patient_level(m.predictions, m.config.resamples),
     "per_patient": lambda m: per_patient(m.predictions),
-    "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples, m.kind),
+    "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.kind),
     "agreement": lambda m: agreement(m.predictions, m.config, m.metrics.overall["cohen_kappa"]),
     "readers": lambda m: compare_with_readers(m.predictions, m.config),
     "errors": lambda m: mistakes(m.predictions),

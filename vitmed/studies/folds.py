@@ -391,10 +391,9 @@ def _choice(candidates: Sequence[Candidate], shares: Mapping[str, float], parts:
     """The members in words, the numbers of each candidate and the mean, by its own policy; facts that differ."""
     kind = TARGETS[candidates[0].members[0].splits.target.kind]
     names = (kind.headline[0], kind.val_loss)
-    resamples = max(200, candidates[0].members[0].config.evaluate.resamples)
     of, rows = list(shares), dict[str, dict[str, Any]]()
     for name, predictions in zip([*of, *["together"] * (len(of) > 1)], parts, strict=True):
-        overall: dict[str, Estimate] = kind.numbers.evaluate(predictions, resamples).overall
+        overall: dict[str, Estimate] = kind.numbers.evaluate(predictions).overall
         say(f"{name}: {', '.join(f'{kind.metrics[key].title} {value_text(overall[key])}' for key in names)}")
         rows[name] = {key: overall[key].to_dict() for key in names}
     joined = ", ".join(of) if len(of) > 1 else counted(len(candidates[0].members), "fold")

@@ -190,3 +190,10 @@ def test_readers_who_always_give_the_other_grade_have_a_kappa_of_minus_one_witho
     first = np.arange(40) % 2
     one, why = kappa_estimate(first, 1 - first, grade_costs(2, "squared"), Units(np.arange(40)))
     assert (one.value, one.low, one.high) == (-1, None, None) and why
+
+
+def test_patients_who_all_have_the_same_errors_show_no_spread() -> None:
+    """Each of ten patients has an error in one of three images: a rounding error of the variance was an interval."""
+    off = np.tile([0, 0, 1], 10)
+    found = grade_errors(off, ("none", "mild", "severe"), Units(np.repeat(np.arange(10), 3)))
+    assert found.off.value == pytest.approx(1 / 3) and found.off.low is None and found.off.high is None

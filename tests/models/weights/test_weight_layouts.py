@@ -21,6 +21,7 @@ from timm.models.vision_transformer import checkpoint_filter_fn as vit_filter
 from torch import Tensor, nn
 
 from vitmed.core.config import ModelConfig
+from vitmed.core.errors import CheckpointError
 from vitmed.models.vit import ViT
 from vitmed.models.weights.layouts import HEAD
 from vitmed.models.weights.pretrained import config_for_weights, load_pretrained, read_weights
@@ -277,6 +278,14 @@ def test_a_grey_image_gives_what_its_copy_in_three_channels_gives_to_clip(tmp_pa
     x = torch.randn(2, 1, SIZE, SIZE)
     with torch.no_grad():
         torch.testing.assert_close(grey(x), theirs(x.expand(-1, 3, -1, -1)), atol=1e-5, rtol=1e-5)
+
+
+def test_flattened_patches_of_an_unknown_order_are_no_weights(tmp_path: Path) -> None:
+    """Only NaFlexViT's and Siglip2's are known to be (P, P, 3); others would be read with their values mixed up."""
+    state = VisionTransformer(**COMMON).state_dict()
+    torch.save(state | {"patch_embed.proj.weight": state["patch_embed.proj.weight"].flatten(1)}, tmp_path / "w.pth")
+    with pytest.raises(CheckpointError, match="expected 4 dimensions"):
+        read_weights(tmp_path / "w.pth")
 
 
 def test_dinov3s_keys_have_no_bias_in_training_either() -> None:

@@ -345,7 +345,7 @@ def interval_of(number: Area, least: float, kinds: np.ndarray, alike: np.ndarray
     its kind, (S,) int64; with the degrees of freedom of being `alike`, (S,) bool. NaN where the number does not vary.
     """
     variance, _ = intervals.spread(units.leveraged(number.influence, kinds), units)
-    if not (variance > 0 and number.value > least):
+    if not (variance > intervals.ROUNDING**2 and number.value > least):
         return NONE
     return intervals.within(number.value, least, variance, intervals.quantile(units.degrees(alike * 1.0)))
 

@@ -172,8 +172,9 @@ def convert(state: State) -> tuple[str, State] | None:
         if converted is None:
             continue
         for name, weight in list(converted.items()):  # of CLIP's patches, and in timm's DINOv3, a bias may be missing
-            if name == "patch_embed.proj.weight" and weight.ndim == 2 and layout in ("timm", "Hugging Face CLIP"):
-                side = math.isqrt(weight.shape[1] // 3)  # NaFlexViT and SigLIP 2's naflex flatten (P, P, 3)
+            flattened = "embeds.proj.weight" in state or layout == "Hugging Face CLIP"  # NaFlexViT's and Siglip2's
+            if name == "patch_embed.proj.weight" and weight.ndim == 2 and flattened:  # (P, P, 3)
+                side = math.isqrt(weight.shape[1] // 3)
                 converted[name] = weight.reshape(-1, side, side, 3).permute(0, 3, 1, 2)
             if re.fullmatch(r"patch_embed\.proj\.weight|blocks\.\d+\.attn\.qkv\.weight", name):
                 converted.setdefault(name.replace("weight", "bias"), weight.new_zeros(len(weight)))
