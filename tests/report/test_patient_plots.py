@@ -47,7 +47,7 @@ def test_the_forest_has_a_line_for_each_stratum(classes: int) -> None:
     metrics = Results.of(evaluate_predictions(p, resamples=20))
     assert forest(p, metrics) is None
     cells = tuple("small" if i < 4 else cell for i, cell in enumerate(p.columns["ward"]))
-    found = subgroups(replace(p, columns={"a $ward$": cells}), ["a $ward$"], 20)
+    found = subgroups(replace(p, columns={"a $ward$": cells}), ["a $ward$"])
     metrics = Results.of(metrics, subgroups=found)
     figure = forest(p, metrics)
     assert is_png(figure)
@@ -64,7 +64,7 @@ def test_the_forest_has_a_line_for_each_stratum(classes: int) -> None:
 def test_a_stratum_without_positives_is_undefined_in_the_forest() -> None:
     p = of_patients()
     p = replace(p, labels=np.where(np.array(p.columns["ward"]) == "A", 1, p.labels))
-    metrics = Results.of(evaluate_predictions(p, resamples=20), subgroups=subgroups(p, ["ward"], 20))
+    metrics = Results.of(evaluate_predictions(p, resamples=20), subgroups=subgroups(p, ["ward"]))
     figure = forest(p, metrics)
     assert texts(figure).count("undefined") == 2  # AUROC and sensitivity of A
 
