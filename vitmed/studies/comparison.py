@@ -36,6 +36,7 @@ OTHERS = "Patients are unknown, {}s are compared: more certain than it should be
 Test = TypeVar("Test", paired.ComparisonTest, paired.ClassDifference)
 
 UNCLEAR = "not clearly better or worse"
+Runs = list[list[tuple[str, ...]]]  # of each run or fold: path, SHA-256, patient and split of its images
 SAME = 1e-6  # a difference of probabilities that can come from rounding
 
 
@@ -194,7 +195,8 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
         fix = "evaluate both on one folder: vitmed evaluate RUN --data DIR"
         raise DataError("the predictions have no image in common", fix)
     paths = [path for path in first.predictions.paths if path in shared]
-    _check_content(models, paths)
+    divided = {model.name: _divided(model) for model in models}
+    _check_content(models, paths, divided)
     positive = sure[0].predictions.positive if sure else None
     form = next((m for m in models if m.kind == "grades"), first).predictions
     aligned = []
@@ -220,7 +222,7 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     if len({m.predictions.units.tobytes() for m in grouped}) > 1:
         notes.append(f"The tables disagree on the patients; those of {grouped[0].name} are used.")
     aligned = [replace(m, predictions=replace(m.predictions, groups=groups)) for m in aligned]
-    return aligned, notes + _patients_seen(aligned, dict(zip(paths, groups, strict=True)))
+    return aligned, notes + _patients_seen(divided, dict(zip(paths, groups, strict=True)))
 
 
 def _check_comparable(model: Model, first: Model) -> None:
@@ -247,14 +249,14 @@ def _check_comparable(model: Model, first: Model) -> None:
         raise DataError(has, "train both with the same --positive")
 
 
-def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
+def _check_content(models: Sequence[Model], paths: Sequence[str], divided: Mapping[str, Runs]) -> None:
     """Raise DataError where two runs know that an image of one path was another file in each."""
     hashed = []
     for model in models:
         flow = None if model.known is None else model.known.metrics.get("flow")
         if isinstance(flow, Mapping) and isinstance(flow.get("evaluated"), Mapping):
             split = flow["evaluated"].get("split")  # None: not the run's own
-            digests = {path: sha256 for rows in _divided(model) for path, sha256, _, part in rows if part == split}
+            digests = {path: sha256 for rows in divided[model.name] for path, sha256, _, part in rows if part == split}
             hashed.append((model.name, digests))
     for (first, before), (name, after) in itertools.combinations(hashed, 2):
         changed = [path for path in paths if path in before and path in after and before[path] != after[path]]
@@ -267,11 +269,9 @@ def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
             )
 
 
-def _patients_seen(models: Sequence[Model], groups: Mapping[str, str]) -> list[str]:
+def _patients_seen(divided: Mapping[str, Runs], groups: Mapping[str, str]) -> list[str]:
     """A note on each model that was trained on other images of the patients, given by path, or chosen with them."""
-    divided = {model.name: _divided(model) for model in models}
     patients = {path: group for runs in divided.values() for rows in runs for path, _, group, _ in rows if group}
-    patients.update(groups)
     these, notes = set(groups.values()), []
     for name, runs in divided.items():
         rows = runs[0] if len(runs) == 1 else []  # each fold predicts the patients that it was not trained on
@@ -284,7 +284,7 @@ def _patients_seen(models: Sequence[Model], groups: Mapping[str, str]) -> list[s
     return notes
 
 
-def _divided(model: Model) -> list[list[tuple[str, ...]]]:
+def _divided(model: Model) -> Runs:
     """Path, SHA-256, patient and split of every image of a model's run, or of each of its folds; [] if not known."""
     if model.known is None or model.file is None:
         return []
