@@ -218,6 +218,14 @@ def test_a_patient_of_one_image_beside_a_patient_of_several_is_noted(root: Path,
         f"{file}: each image has a 'patient' of its own, which counts as its patient; if the patient is 'patient_id', "
         "remove or rename the other column"
     )
+    file = labels(tmp_path / "t.csv", root, case=lambda p: "c" + p[3:-5], participant_id=patient)
+    (note,) = split(root, labels=file).notes
+    assert note == (
+        f"{file}: 'case' counts as the patient, and other values of it may be in other splits; if the patient is "
+        "'participant_id', remove or rename the other column"
+    )
+    file = labels(tmp_path / "t.csv", root, case=patient, participant_id=lambda p: patient(p) + "x")  # two names of one
+    assert split(root, labels=file).notes == ()
     file = labels(
         tmp_path / "t.csv", root, patient=lambda p: p, case=lambda p: p[0], patient_age=lambda p: p[0]
     )  # such as a study

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import zlib
 from pathlib import Path
@@ -482,3 +483,35 @@ def test_a_stream_that_is_cut_short_ends(tmp_path: Path) -> None:
 def test_an_old_file_of_pillows_is_not_taken_for_dicom(tmp_path: Path) -> None:
     Image.new("L", (200, 200), 7).save(tmp_path / "a.bmp")
     assert pixel(tmp_path / "a.bmp") == (7, 7, 7)
+
+
+def test_a_jpeg_that_differs_from_its_header_is_refused(tmp_path: Path) -> None:
+    """GDCM would end the process: bits of a sample below the 8 allocated, and channels."""
+    stream = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(stream, "JPEG")
+    for stored, samples, holds in ((6, 1, "1 x 8 bits .* states 1 x 6"), (8, 3, "1 x 8 bits .* states 3 x 8")):
+        file = write(tmp_path / f"{stored}.dcm", np.zeros((8, 8), np.uint8), BitsStored=stored, HighBit=stored - 1)
+        ds = pydicom.dcmread(file)
+        if samples == 3:
+            ds.SamplesPerPixel, ds.PhotometricInterpretation, ds.PlanarConfiguration = 3, "RGB", 0
+        ds.PixelData = pydicom.encaps.encapsulate([stream.getvalue()])
+        ds["PixelData"].is_undefined_length = True
+        ds.file_meta.TransferSyntaxUID = pydicom.uid.JPEGLosslessSV1
+        ds.save_as(file)
+        with pytest.raises(DataError, match=holds):
+            read_image(file)
+
+
+def test_a_window_table_of_negative_values_and_one_of_a_frame(tmp_path: Path) -> None:
+    """A table from -2 is one also for a picture without a negative value, and may stand in the group of a frame."""
+    from pydicom.dataset import Dataset
+
+    item, window = Dataset(), Dataset()
+    item.add_new(0x00283002, "US", [4, 2**16 - 2, 12])  # as pydicom reads it where the stored values are unsigned
+    item.add_new(0x00283006, "US", [0, 1024, 2048, 4095])
+    window.VOILUTSequence = [item]
+    array = np.array([[0, 1, 2]], np.uint16)
+    for tags in ({"VOILUTSequence": [item]}, {"PerFrameFunctionalGroupsSequence": [Dataset()]}):
+        for group in tags.get("PerFrameFunctionalGroupsSequence", []):
+            group.FrameVOILUTSequence = [window]
+        assert grey(write(tmp_path / "a.dcm", array, **tags), "dicom").tolist() == [[128, 255, 255]]

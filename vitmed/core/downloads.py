@@ -109,7 +109,8 @@ def fetch_file(source: Source, path: Path, non_commercial: bool = False, unasked
             elsewhere = f"{source.first}download {source.url} elsewhere ({about}) and put it at {path}"
             fix = f"with a network: {source.again}. For a machine without one, {elsewhere}"
             raise source.error(f"{source.name} is not on this machine: {path} is missing", fix)
-        mark = "" if source.checksum or source.hub else "; only its size can be checked, to 10 %"
+        unchecked = "; only its size can be checked, to 10 %" if source.size else "; nothing of it can be checked"
+        mark = "" if source.checksum or source.hub else unchecked
         mark += NO if unasked else ""
         size = megabytes(source.size) if source.size else "a file"
         show(f"fetching {source.name}: {size} from {source.url}, licence {source.licence}{mark}")
@@ -194,7 +195,7 @@ def _stream(source: Source, part: Path, advance: Advance) -> None:
         resumed = response.status == 206
         begins = re.match(rf"bytes {have}-\d+/", response.headers.get("Content-Range", ""))
         if response.status == 416 or (resumed and not begins):
-            part.unlink()
+            part.unlink(missing_ok=True)  # a server may send a part that nobody asked for
             raise _Cut("the server did not continue the download")
         have = have if resumed else 0
         length = response.headers.get("Content-Length") or ""

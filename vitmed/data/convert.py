@@ -34,6 +34,7 @@ from vitmed.core.downloads import check_room
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.messages import bar
+from vitmed.core.text import quoted
 from vitmed.core.text_files import csv_text
 from vitmed.data.folders import SPLITS, has_classes, image_names
 from vitmed.data.label_kinds import MANY_VALUES
@@ -161,7 +162,7 @@ def labels_flag(folder: Path, source: Path) -> str:
     if grades or not (table := folder / LABELS).is_file():
         return grades
     number = source.suffix.lower() == ".npz" and table.read_bytes().startswith(b"path,split,label\r\n")
-    return f" --labels {table}{' --target number' * number}"
+    return f" --labels {quoted(table)}{' --target number' * number}"
 
 
 def convert(source: Path, part: Path) -> None:

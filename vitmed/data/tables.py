@@ -19,6 +19,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import local_path
 from vitmed.core.text import counted_doing, listed, one_spelling
 from vitmed.core.text_files import BLANKS, EMPTY, OLD, read_csv, read_text
+from vitmed.metrics.predictions_csv import GROUP_NAMES
 
 # The first of these names in a table is used; case, spaces and hyphens do not matter.
 _PATHS = "path file filename file_name filepath file_path image image_path image_name image_id image_index img"
@@ -91,12 +92,17 @@ class Table:
 
     def patients(self, column: int) -> tuple[Sequence[str | None], list[str]]:
         """The patient of each row, each in one spelling, and notes: some have two spellings; or each row has another
-        patient, while a second column of patients joins rows. Errors as in `cells`."""
-        cells = self.cells(column, "patient")
+        patient, or a case is one, while a second column of patients joins rows. Errors as in `cells`."""
+        cells, loose = self.cells(column, "patient"), self.find(GROUP_NAMES[-3:]) == column
         named, notes = one_spelling(cells, "patient", [f"line {line}" for line in self.lines])
-        for i in self.of_patients() if len({*cells}) == len(cells) else ():
-            own = f"each image has a {self.header[column]!r} of its own, which counts as its patient"
-            notes.append(f"{self.file}: {own}; if the patient is {self.header[i]!r}, remove or rename the other column")
+        own = f"each image has a {self.header[column]!r} of its own, which counts as its patient"
+        if loose and len({*cells}) < len(cells):
+            own = f"{self.header[column]!r} counts as the patient, and other values of it may be in other splits"
+        for i in self.of_patients() if loose or len({*cells}) == len(cells) else ():
+            pairs = {(row[i], cell) for row, cell in zip(self.rows, cells, strict=True) if row[i].lower() not in BLANKS}
+            if len(pairs) > len({patient for patient, _ in pairs}):
+                fix = f"if the patient is {self.header[i]!r}, remove or rename the other column"
+                notes.append(f"{self.file}: {own}; {fix}")
         return named, notes
 
     def of_patients(self) -> Iterator[int]:

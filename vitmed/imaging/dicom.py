@@ -14,7 +14,7 @@ from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.process import NO_WARNINGS, SharedContext, changed
-from vitmed.imaging.rasters import read_stream
+from vitmed.imaging.rasters import JPEG, read_stream
 from vitmed.imaging.raw_image import BYTES, ImageHeader, RawImage, pick_frame, refuse_large
 from vitmed.imaging.window import FileWindow, Linear, Sigmoid, Table
 
@@ -187,6 +187,12 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
         elif (frame := read_stream(data)) is None or (frame.width, frame.height) != (columns, rows):
             holds = "no image" if frame is None else f"{frame.width:,} x {frame.height:,} px"
             raise DataError(f"{path}: states {columns:,} x {rows:,} px but holds {holds}", "export it again")
+        elif data[:2] == JPEG:  # GDCM ends the process where these differ
+            samples, allocated = int(head.get("SamplesPerPixel") or 1), int(head.BitsAllocated)
+            stored = int(head.get("BitsStored") or allocated)
+            if frame.components != samples or not 8 <= frame.bits <= allocated or stored < 8 == allocated:
+                holds = f"{frame.components} x {frame.bits} bits for each pixel, the header states {samples} x {stored}"
+                raise DataError(f"{path}: the JPEG holds {holds}", "export it without compression")
     whole = syntax == DEFLATED or explicit == syntax.is_implicit_VR  # pydicom reads these only as a whole file
     if whole and path.stat().st_size > BYTES:
         raise DataError(f"{path}: over {BYTES:,} bytes, and readable only as a whole", "export single frames")
@@ -255,10 +261,11 @@ def _table(descriptor: Any, data: Any, head: Any) -> tuple[int, np.ndarray, int]
 def _windows(head: Any, index: int, signed: bool = False) -> Iterator[FileWindow]:
     """The windows of a frame: tables first, as in pydicom, then centre and width (PS3.3, C.11.2). The values that they
     are for may be negative, `signed`."""
-    for item in head.get("VOILUTSequence") or []:
+    groups = _groups(head, index, "FrameVOILUTSequence")
+    for item in next((tables for group in groups if (tables := group.get("VOILUTSequence"))), []):
         first, entries, bits = _table(item.LUTDescriptor, item.LUTData, head)
         # Without explicit VRs pydicom takes the first value as unsigned where the stored pixels are.
-        first -= 2**16 if signed and first >= 2**15 else 0
+        first -= 2**16 if first >= 2**15 and (signed or first + len(entries) > 2**16) else 0
         yield Table(first, entries.astype(np.float32) * np.float32(255 / (2**bits - 1)))
     for group in _groups(head, index, "FrameVOILUTSequence"):
         centres, widths = _numbers(group, "WindowCenter"), _numbers(group, "WindowWidth")

@@ -257,6 +257,10 @@ def test_weights_that_forbid_a_use_are_not_chosen(
     monkeypatch.setenv("VITMED_WEIGHTS", str(tmp_path / "mine"))
     assert chosen().value == TINY
     assert any("cc-by-nc-4.0, forbids a use" in line for line in ui.warned)
+    (tmp_path / "mine" / "config.json").unlink()  # README.md alone states it too
+    ui.warned.clear()
+    assert chosen().value == TINY
+    assert any("cc-by-nc-4.0, forbids a use" in line for line in ui.warned)
 
 
 def test_a_run_states_its_weights_and_repeats_only_with_them(

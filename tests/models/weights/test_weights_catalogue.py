@@ -147,6 +147,7 @@ def test_weights_know_the_sets_that_they_were_made_with() -> None:
 
 
 def test_licences_that_forbid_commercial_use() -> None:
+    assert forbids_commerce("CC BY-NC 4.0") and forbids_commerce("cc-by-nc-4.0") and not forbids_commerce("CC BY 4.0")
     forbidden = {name for name, entry in public_weights().items() if forbids_commerce(entry.licence)}
     assert {name for name, entry in public_weights().items() if entry.commercial is None} == {
         "torchvision_vit_b_16", "torchvision_vit_b_32", "torchvision_vit_l_16", "reddino_s", "reddino_b", "reddino_l",

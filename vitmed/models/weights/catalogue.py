@@ -122,7 +122,7 @@ def weight_files(place: Path) -> list[Path]:
 def forbids_commerce(licence: str | None) -> bool:
     """Whether a licence forbids commercial use, by its name."""
     words = (licence or "").lower()
-    return "nc" in words.split("-") or "non-commercial" in words or "noncommercial" in words
+    return "nc" in re.split(r"[\s_-]", words) or "non-commercial" in words or "noncommercial" in words
 
 
 def terms_of(licence: str | None) -> str | None:
@@ -166,7 +166,9 @@ def about_weights(path: Path) -> dict[str, Any]:
             }
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # absent, or not of the hub
-    return {"licence": "LicenseRef-DINOv3"} if re.fullmatch(r"dinov3_.+_pretrain_.+\.pth", path.name) else {}
+    if re.fullmatch(r"dinov3_.+_pretrain_.+\.pth", path.name):
+        return {"licence": "LicenseRef-DINOv3"}
+    return {"licence": _licence_of_card(path.with_name("README.md"))}
 
 
 def about_network(path: Path, swiglu: bool) -> dict[str, Any]:
