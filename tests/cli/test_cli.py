@@ -22,7 +22,7 @@ RUN = Callable[..., Answer]
 
 
 def test_help_loads_nothing_heavy() -> None:
-    """That of the top not even the configuration; that of every command, and `data list`, no torch."""
+    """That of the top not even the configuration; that of every command, `data list` and `weights list`, no torch."""
     code = f"""
 import contextlib, io, sys
 from vitmed.cli import main
@@ -43,6 +43,7 @@ for args in [["--version"], [], *([name, "--help"] for name in {[*APPS]!r})]:
     run(args)
 lacks("torch", "numpy", "PIL", "torchvision", "albumentations", "sklearn", "scipy", "matplotlib", "yaml")
 run(["data", "list"])
+run(["weights", "list"])
 lacks("torch")
 """
     done = python("-c", code)
