@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import pickle
 import shutil
@@ -15,7 +16,7 @@ import multiprocessing
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -462,16 +463,50 @@ def remembered_summary(summarise: Callable[[Any, Any], str]) -> Callable[[Any, A
     return look
 
 
+def copied(tree: Any) -> Any:
+    """The same dicts, lists, tuples, tensors and plain values once more; TypeError for anything else."""
+    if isinstance(tree, str | int | float | bool | bytes | None):
+        return tree
+    if type(tree) is dict:
+        return {name: copied(part) for name, part in tree.items()}
+    if type(tree) is list or type(tree) is tuple:
+        return type(tree)(map(copied, tree))
+    if type(tree).__name__ != "Tensor":
+        raise TypeError(type(tree))
+    return tree.clone()
+
+
+def remembered_file(safe_load: Callable[[Path], T]) -> Callable[[Path], T]:
+    """`safe_load`, which checks a whole file: once for each content of the last few."""
+    known: dict[bytes, Any] = {}
+
+    def look(path: Path) -> Any:
+        if not path.is_file() or path.stat().st_size > 1_000_000:
+            return safe_load(path)
+        content = hashlib.sha256(path.read_bytes()).digest()
+        if content in known:
+            return copied(known[content])
+        found = safe_load(path)
+        with suppress(TypeError):
+            known[content] = copied(found)
+        if len(known) > 50:
+            del known[next(iter(known))]
+        return found
+
+    return look
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quick() -> Iterator[None]:
     """Figures with few pictures at a low resolution, and no waiting for the disk: the same code in less time.
 
     And bf16 is never faster than fp32, on whatever machine the tests run, and the seconds of a step, the fastest
-    engine, the table of a network and the shortcuts of the same images are found once.
+    engine, the table of a network and the shortcuts of the same images are found once; a checkpoint is read once.
     """
     from vitmed.checks import shortcuts
     from vitmed.explanation import faithfulness
     from vitmed.explanation.faithfulness import FEW
+    from vitmed.inference import checkpoint
     from vitmed.report.plots import drawing, pictures
     from vitmed.training import finetune, run
     from vitmed.training.plan import autotune
@@ -483,6 +518,7 @@ def quick() -> Iterator[None]:
         patch.setattr(finetune, "summarise", remembered_summary(finetune.summarise))
         patch.setattr(run, "autotune", remembered_race(run.autotune))
         patch.setattr(shortcuts, "held_out", remembered(shortcuts.held_out))
+        patch.setattr(checkpoint, "safe_load", remembered_file(checkpoint.safe_load))
         for module in (plan_time, autotune):  # what is measured on a busy machine would not be kept
             patch.setattr(module, "busy", lambda: None)
         patch.setattr(faithfulness, "affordable", lambda model: FEW)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +33,17 @@ def pixel(file: Path, channels: int = 3) -> tuple[int, ...]:
 
 def bomb(file: Path) -> Path:
     """A whole PNG of 40,000 x 40,000 px in under 2 MB."""
+    file.write_bytes(bomb_content())
+    return file
+
+
+@cache
+def bomb_content() -> bytes:
     row = bytes(1 + 40_000 // 8)
     press = zlib.compressobj()
     data = b"".join(press.compress(row * 1000) for _ in range(40)) + press.flush()
     head = struct.pack(">IIBBBBB", 40_000, 40_000, 1, 0, 0, 0, 0)
-    file.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b""))
-    return file
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 def profile(name: str) -> bytes:

@@ -388,7 +388,13 @@ def test_a_class_with_few_images_is_told_what_its_test_can_show(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("patients", "advice"), [(2, ""), (3, " (--folds 3)"), (4, " (--folds 4)"), (7, " (--folds 5)")]
+    ("patients", "advice"),
+    [
+        (2, ""),
+        (3, " (--folds 3)"),
+        pytest.param(4, " (--folds 4)", marks=pytest.mark.slow),
+        (7, " (--folds 5)"),
+    ],
 )
 def test_no_more_folds_are_advised_than_a_class_has_patients(tmp_path: Path, patients: int, advice: str) -> None:
     """Each fold needs one for its test, its validation and its training."""

@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     def make(place: Path) -> TrainResult:
         for k, part in enumerate(("train", "val", "test")):
             draw_patients(place / "data" / part, 3 * k, seed=k)
-        settings = TINY | {"epochs": 1, "group_regex": r"(P\d+)_", "positive": "amber"}
+        settings = TINY | {"epochs": 1, "group_regex": r"(P\d+)_", "positive": "amber", "report": False}
         settings |= {"baseline": False, "map_images": 0}
         return train(place / "data", output=place / "runs", name="run", sets=TINY_SETS, **settings)
 

@@ -22,7 +22,7 @@ RUN = Callable[..., Answer]
 
 
 def test_help_loads_nothing_heavy() -> None:
-    """That of the top not even the configuration; that of every command, and `data list`, no torch."""
+    """That of the top not even the configuration; that of every command, `data list` and `weights list`, no torch."""
     code = f"""
 import contextlib, io, sys
 from vitmed.cli import main
@@ -43,6 +43,7 @@ for args in [["--version"], [], *([name, "--help"] for name in {[*APPS]!r})]:
     run(args)
 lacks("torch", "numpy", "PIL", "torchvision", "albumentations", "sklearn", "scipy", "matplotlib", "yaml")
 run(["data", "list"])
+run(["weights", "list"])
 lacks("torch")
 """
     done = python("-c", code)
@@ -122,7 +123,8 @@ def test_train_with_json_and_gates(trained: Trained, vitmed: RUN, tmp_path: Path
 
 @pytest.mark.usefixtures("no_figures")
 def test_a_written_config_repeats_the_run(trained: Trained, vitmed: RUN, tmp_path: Path) -> None:
-    answer = vitmed("train", "-c", trained.folder / "config.yaml", "-o", tmp_path / "runs", "--name", "again")
+    shorter = ("--no-report", "--no-baseline")  # than the first run
+    answer = vitmed("train", "-c", trained.folder / "config.yaml", "-o", tmp_path / "runs", "--name", "again", *shorter)
     assert answer.code == 0, answer.err
     first, again = (folder / "test" / "predictions.csv" for folder in (trained.folder, tmp_path / "runs" / "again"))
     assert first.read_bytes() == again.read_bytes()

@@ -18,6 +18,7 @@ from vitmed.explanation.faithfulness import images_to_draw
 from vitmed.explanation.results import OF_OTHER, Maps, known_verdicts
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
+from vitmed.report.plots.drawing import Drawn
 from vitmed.report.plots.pictures import attention_maps
 
 RUN = Callable[..., Answer]
@@ -105,6 +106,8 @@ def test_a_report_of_a_table_keeps_the_verdict_and_not_the_maps(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw_only(monkeypatch, "attention_maps")
+    empty = Drawn(b"a figure", b"a figure", b"a figure", "image/png", "")
+    monkeypatch.setattr("vitmed.report.write.drawn", lambda figure, pictures=False, pdf=False: empty)
     first = package.evaluate(trained.best, output=tmp_path / "first", resamples=5)
     assert (first.folder / "attention_maps.png").is_file()
     again = package.evaluate(trained.folder / "test" / "predictions.csv", output=tmp_path / "again")

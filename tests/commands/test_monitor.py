@@ -31,6 +31,13 @@ def few_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitmed.deploy.monitor.SIMULATIONS", 300)
 
 
+@pytest.fixture(autouse=True)
+def charts_are_drawn_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the test that looks at the picture."""
+    if request.node.name != "test_quiet_where_nothing_changed":
+        monkeypatch.setattr("vitmed.deploy.monitor.png", lambda figure: b"a figure")
+
+
 @pytest.fixture
 def run(trained: Trained, tmp_path: Path) -> Path:
     """A copy of the run; its test has 18 images."""

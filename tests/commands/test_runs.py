@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, TINY_SETS, Answer, Trained, interrupt_at, listing, python
+from conftest import BARE, TINY_SETS, Answer, Trained, interrupt_at, listing, python
 
 from vitmed import pretrain, runs, train
 from vitmed.core.errors import Interrupted, UsageError
@@ -124,7 +124,7 @@ def test_a_torn_last_line_and_a_damaged_environment_hide_nothing(place: Path) ->
 
 @pytest.mark.usefixtures("no_figures")
 def test_real_runs_that_are_interrupted_or_only_pretrained(trained: Trained, tmp_path: Path, no_figures: None) -> None:
-    settings: dict[str, Any] = {**TINY, "epochs": 4}
+    settings: dict[str, Any] = {**BARE, "epochs": 4}
     with pytest.raises(Interrupted), listening(interrupt_at(8)):
         train(trained.data, output=tmp_path, name="cut", sets=TINY_SETS, **settings)
     sets = ("model.width=16", "model.depth=1", "model.heads=2")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, TINY_SETS, Answer, draw_nothing, draw_splits, listing
+from conftest import BARE, TINY_SETS, Answer, draw_nothing, draw_splits, listing
 from PIL import Image
 
 from vitmed import evaluate, explain, predict, stress, train
@@ -44,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]
     """The data and the run folder of a training with eight views."""
     place = tmp_path_factory.mktemp("views")
     data = draw_splits(place / "data", val=12)
-    settings = TINY | SIZES | {"policy": "blood_smear", "views": "all"}
+    settings = BARE | SIZES | {"policy": "blood_smear", "views": "all"}
     with pytest.MonkeyPatch.context() as patch:
         draw_nothing(patch)
         yield data, train(data, output=place, name="run", sets=TINY_SETS, **settings).folder

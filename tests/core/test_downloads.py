@@ -20,7 +20,7 @@ import numpy as np
 import platformdirs
 import pytest
 import torch
-from conftest import TINY, TINY_ARGS, Answer, Recorder, Trained, exit_code, python, recording
+from conftest import TINY, TINY_ARGS, Answer, Recorder, Trained, exit_code, recording
 from local_server import serving
 from platformdirs import windows
 from platformdirs.macos import MacOS
@@ -539,12 +539,6 @@ def test_a_wrong_name_ends_before_anything_is_fetched(vitmed: RUN, server: Serve
     assert server.asked == []
     answer = vitmed("train", trained.data, "--weights", "folder/dino_vits16")  # that can only be a file
     assert answer.code == 4 and "no such file" in answer.err
-
-
-def test_the_list_loads_no_torch(cache: Path) -> None:
-    done = python("-c", "import sys\nfrom vitmed.cli import main\ntry: main(['weights', 'list'])\n"
-                  "except SystemExit: pass\nsys.exit('torch' in sys.modules)")  # fmt: skip
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import content, save
-from conftest import TINY, Answer, Trained, draw_classes, recording
+from conftest import BARE, Answer, Trained, draw_classes, recording
 from PIL import Image
 
 from vitmed import check, evaluate, predict, train
@@ -103,7 +103,7 @@ def test_every_command_names_the_one_that_unpacks(trained: Trained, archives: li
 
 
 def test_a_folder_of_tars(trained: Trained, archives: list[Path], tmp_path: Path) -> None:
-    folder, options = archives[1].parent, {"output": tmp_path / "runs", **TINY}
+    folder, options = archives[1].parent, {"output": tmp_path / "runs", **BARE}
     draw_classes(tmp_path / "split" / "other", 1)
     write(tmp_path / "shards" / "train" / "cells.tar", {"0.png": b"x"})
     calls: list[tuple[Path, Callable[..., Any]]] = [

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import save
-from conftest import COLOURS, TINY, TINY_SETS, Answer, Recorder, draw_image, draw_splits, listing, recording
+from conftest import BARE, COLOURS, TINY_SETS, Answer, Recorder, draw_image, draw_splits, listing, recording
 from PIL import Image
 
 import vitmed
@@ -212,7 +212,7 @@ def test_the_squares_are_those_that_were_decoded_by_any_policy(tmp_path: Path, u
 
 
 RUN = Callable[..., Answer]
-SETTINGS = TINY | {"policy": "medical", "epochs": 1, "baseline": False}
+SETTINGS = BARE | {"policy": "medical", "epochs": 1}
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

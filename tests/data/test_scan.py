@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, draw_classes, draw_nothing, draw_splits
+from conftest import BARE, TINY_SETS, draw_classes, draw_nothing, draw_splits
 from PIL import Image
 
 import vitmed
@@ -67,7 +67,7 @@ def no_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def first_run(data: Path, runs: Path) -> None:
     with pytest.raises(Stop):
-        vitmed.train(data, output=runs, sets=TINY_SETS, **TINY | {"epochs": 1, "baseline": False})
+        vitmed.train(data, output=runs, sets=TINY_SETS, **BARE | {"epochs": 1})
 
 
 def files(root: Path) -> list[str]:

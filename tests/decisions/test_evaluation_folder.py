@@ -33,7 +33,7 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
     def make(place: Path) -> Trained:
         data, ui = draw_splits(place / "data", train=16, val=30, test=8), recording()
-        settings = TINY | {"epochs": 1, "resamples": 10, "baseline": False, "map_images": 0}
+        settings = TINY | {"epochs": 1, "resamples": 10, "baseline": False, "map_images": 0, "report": False}
         train(data, output=place / "runs", name="run", sets=TINY_SETS, **settings)
         result = train(resume=place / "runs" / "run", epochs=5)
         assert result.test.folder.name == "test-2"

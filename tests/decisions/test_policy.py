@@ -346,8 +346,9 @@ def test_a_prevalence_for_more_classes_is_told(tmp_path: Path, no_figures: None)
     findings = FindingPredictions(("a", "b", "c"), paths, None, (scores > 0).astype(np.int8), scores)
     for name, predictions in {"three": three, "two": two, "findings": findings}.items():
         (tmp_path / f"{name}.csv").write_text(predictions.to_csv(), newline="")
-        found = evaluate(tmp_path / f"{name}.csv", output=tmp_path / name, prevalence=0.01, resamples=5)
-        again = evaluate(found.folder / "predictions.csv", output=tmp_path / f"{name}-2", resamples=5)
+        brief = {"resamples": 5, "report": False}
+        found = evaluate(tmp_path / f"{name}.csv", output=tmp_path / name, prevalence=0.01, **brief)
+        again = evaluate(found.folder / "predictions.csv", output=tmp_path / f"{name}-2", **brief)
         for report in (found, again):
             assert report.metrics.notes.count(told) == (name == "three")
 

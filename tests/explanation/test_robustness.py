@@ -191,7 +191,7 @@ def test_the_figures_draw() -> None:
     assert png(stress_samples({"JPEG": [picture] * 6, "Hue": [picture] * 6})).startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow), 4])
 def test_the_title_of_few_panels_is_inside_the_figure(count: int) -> None:
     figure = stress_curves(measure_robustness(draw(3), dict.fromkeys(list(CORRUPTIONS)[:count], strengths(3))))
     assert figure is not None and png(figure)

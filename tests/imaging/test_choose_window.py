@@ -47,7 +47,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Recorder]
 
     def make(place: Path) -> tuple[Path, Path, Recorder]:
         data, ui = deep_classes(place / "data"), recording()
-        return data, train(data, output=place / "runs", name="deep", sets=TINY_SETS, **TINY).folder, ui
+        settings = TINY | {"report": False}
+        return data, train(data, output=place / "runs", name="deep", sets=TINY_SETS, **settings).folder, ui
 
     return once(tmp_path_factory, "deep", make)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import rewrite
-from conftest import BARE, TINY_SETS, Recorder, Trained, draw_only, recording
+from conftest import BARE, TINY_SETS, Recorder, Trained, recording
 
 from vitmed import evaluate, merge, predict, predict_shard, train
 from vitmed.core.errors import CheckpointError, DataError
@@ -121,9 +121,8 @@ def test_predictions_in_bf16_are_close_alone_and_among_others(trained: Trained) 
 
 
 def test_a_report_in_bf16_says_so_and_no_policy_rests_on_it(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ui: Recorder
+    trained: Trained, tmp_path: Path, no_figures: None, ui: Recorder
 ) -> None:
-    draw_only(monkeypatch)
     folder = shutil.copytree(trained.folder, tmp_path / "run")
     shutil.rmtree(folder / "val")
     done = evaluate(folder, data=trained.data, split="val", precision="bf16", output=folder / "val")
@@ -143,8 +142,7 @@ def test_a_report_in_bf16_says_so_and_no_policy_rests_on_it(
     assert (folder / "model_card.md").read_text() == card
 
 
-def test_evaluate_is_fp32_unless_asked(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw_only(monkeypatch)
+def test_evaluate_is_fp32_unless_asked(trained: Trained, tmp_path: Path, no_figures: None) -> None:
     policy = load_checkpoint(trained.best).policy
     assert policy is not None
     add_policy(Path(shutil.copy(trained.best, tmp_path)), policy, GOOD)

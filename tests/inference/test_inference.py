@@ -132,11 +132,14 @@ def test_views_average_the_logits_of_flipped_and_turned_pixels(stem: str) -> Non
             np.testing.assert_allclose(by_views(model, name, copy.copy()), found, atol=1e-5)
 
 
-@pytest.mark.parametrize("views", ["one", "all"])
 @pytest.mark.parametrize("stem", ["patch", "conv", "residual"])
 @pytest.mark.parametrize(
-    "side, patch, width", [(16, 8, 16), pytest.param(32, 4, 48, marks=pytest.mark.slow), (32, 16, 192)]
-)
+    "side, patch, width, views",
+    [
+        (16, 8, 16, "one"), (16, 8, 16, "all"), (32, 16, 192, "one"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((32, 16, 192, "all"), (32, 4, 48, "all"))),
+    ],
+)  # fmt: skip
 def test_other_images_move_no_probability_by_a_hundred_thousandth(
     stem: str, side: int, patch: int, width: int, views: str
 ) -> None:

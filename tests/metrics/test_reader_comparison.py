@@ -184,11 +184,14 @@ def test_readers_of_grades_are_compared_by_quadratic_kappa() -> None:
     assert found is not None and [one.number for one in found] == ["quadratic_kappa", "accuracy"]
 
     def kappas(w: np.ndarray) -> np.ndarray:
-        seen = (model, *readers)
-        return np.array([cohen_kappa_score(truth, one, weights="quadratic", sample_weight=w) for one in seen])
+        """As scikit-learn's, in less time: one minus the observed over the expected squared distance."""
+        squares, true = (np.arange(5)[:, None] - np.arange(5)) ** 2, np.bincount(truth, w, 5)
+        expected = [true @ squares @ np.bincount(one, w, 5) / w.sum() for one in (model, *readers)]
+        return 1 - np.array([w @ (truth - one) ** 2 for one in (model, *readers)]) / expected
 
     every, step, one = np.ones(114), 1e-5, found[0]
-    values = kappas(every)
+    values = np.array([cohen_kappa_score(truth, one, weights="quadratic") for one in (model, *readers)])
+    assert kappas(every) == pytest.approx(values, abs=1e-12)
     assert [one.model.value, *(r.value for r in one.readers.values())] == pytest.approx(values)
     assert all(number.low < number.value < number.high for number in (one.model, *one.readers.values()))
     pull = np.array([kappas(every + step * i) - kappas(every - step * i) for i in np.eye(114)]) / (2 * step)

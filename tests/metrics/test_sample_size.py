@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Callable
 from statistics import NormalDist
 
@@ -95,8 +96,8 @@ def test_a_lower_bound_is_reached_as_often_as_asked_from_this_size_on(
     100 images have a chance of 0.802, and 105 have 0.750."""
 
     def chance(n: int) -> float:
-        lows = (binomtest(k, n).proportion_ci(method="wilson").low for k in range(int(bound * n), n + 1))
-        least = int(bound * n) + next(i for i, low in enumerate(lows) if low >= bound)
+        hits = range(int(bound * n), n + 1)
+        least = hits[bisect_left(hits, bound, key=lambda k: binomtest(k, n).proportion_ci(method="wilson").low)]
         return float(binom.sf(least - 1, n, expected))
 
     size = sample_size("sensitivity", expected, lower_bound=bound, power=power).counted

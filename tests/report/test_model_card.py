@@ -92,7 +92,7 @@ def test_it_is_written_again_for_the_runs_own_test_alone(trained: Trained, tmp_p
         {"checkpoint": run / "last.pt"},
         {"checkpoint": run / "best.pt", "output": tmp_path / "elsewhere"},
     ):
-        evaluate(**arguments, data=data, resamples=5, device="cpu")  # type: ignore[arg-type]
+        evaluate(**arguments, data=data, resamples=5, device="cpu", report=False)  # type: ignore[arg-type]
         assert not card.exists(), arguments
     result = evaluate(run / "best.pt", data=data, resamples=5, device="cpu")
     assert f"`{result.folder.name}/report.html`" in card.read_text()
@@ -102,5 +102,5 @@ def test_it_is_written_again_for_the_runs_own_test_alone(trained: Trained, tmp_p
     assert f"`{brief.folder.name}/metrics.json`" in card.read_text() and "report.html" not in card.read_text()
     mine, ui = card.read_text().replace("license: unknown", "license: cc-by-4.0"), recording()
     card.write_text(mine)
-    evaluate(run / "best.pt", data=data, resamples=5, device="cpu")
+    evaluate(run / "best.pt", data=data, resamples=5, device="cpu", report=False)
     assert card.read_text() == mine and any("was edited" in text for text in ui.warned)

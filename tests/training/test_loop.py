@@ -437,7 +437,7 @@ def test_a_learning_rate_that_is_too_high_is_told(tmp_path: Path) -> None:
 
 
 def test_mixing_warns_of_calibration_and_balancing_names_the_decision(tmp_path: Path) -> None:
-    data = draw_splits(tmp_path / "d")
+    data = draw_splits(tmp_path / "d", 4, 2, 2)
     for flags, word in (({"balance": "loss"}, "--youden"), ({"balance": "adjust"}, "--youden"), ({"mixup": 0.2}, "")):
         ui = recording()
         train(data, output=tmp_path / "runs", sets=TINY_SETS, **BARE | flags | {"epochs": 1})

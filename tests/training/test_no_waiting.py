@@ -101,10 +101,19 @@ def plain_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
 BATCH = torch.empty(8, 32, 32, 3, dtype=torch.uint8, device=META), torch.empty(8, dtype=torch.int64, device=META)
 EVERYTHING: dict[str, Any] = {"augment__mixup": 0.4, "augment__cutmix": 0.5, "model__drop_path": 0.2,
               "model__dropout": 0.1, "model__stem": "conv", "train__lora": None}  # fmt: skip
+BALANCED = {"train__balance": "loss", "model__attention_dropout": 0.1}
 
 
-@pytest.mark.parametrize("normalize", ["imagenet", "image"])
-@pytest.mark.parametrize("fields", [{}, EVERYTHING, {"train__balance": "loss", "model__attention_dropout": 0.1}])
+@pytest.mark.parametrize(
+    "fields, normalize",
+    [
+        ({}, "imagenet"),
+        (EVERYTHING, "image"),
+        (BALANCED, "imagenet"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (({}, "image"), (BALANCED, "image"))),
+        pytest.param(EVERYTHING, "imagenet", marks=pytest.mark.slow),
+    ],
+)
 def test_a_step_of_training(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], normalize: str) -> None:
     fused = torch.optim.AdamW  # not on the meta device
     monkeypatch.setattr(torch.optim, "AdamW", lambda *args, **how: fused(*args, **how | {"fused": False}))

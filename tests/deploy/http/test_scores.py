@@ -25,6 +25,7 @@ def test_the_log_holds_what_predict_says_and_monitor_reads_it(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vitmed.deploy.monitor.SIMULATIONS", 300)  # the limits are tested in tests/metrics
+    monkeypatch.setattr("vitmed.deploy.monitor.png", lambda figure: b"a figure")
     images, file = images_of(trained)[:12], tmp_path / "scores.csv"
     with serving(trained.folder, scores=file) as served:
         ids = [served.post(image).json()["images"][0]["id"] for image in images]

@@ -279,7 +279,7 @@ def test_a_run_folder_stands_for_its_best_checkpoint(trained: Trained, ui: Recor
 @pytest.mark.usefixtures("no_figures")
 def test_a_run_goes_on_from_another_run_alone(tmp_path: Path, trained: Trained, ui: Recorder) -> None:
     """Network and normalisation are the first run's, though nothing but its file was named."""
-    data = draw_splits(tmp_path / "data")
+    data = draw_splits(tmp_path / "data", 4, 2, 2)
     settings = {name: value for name, value in BARE.items() if name not in ("image_size", "patch_size")}
     result = train(data, weights=str(trained.best), output=tmp_path / "runs", **(settings | {"epochs": 1}))
     first, second = (torch.load(file, weights_only=True)["config"] for file in (trained.best, result.checkpoint))

@@ -177,12 +177,12 @@ def digests_of(content: Mapping[str, Any]) -> dict[str, str]:
     for name, entry in content.items():
         if name == DIGESTS:
             continue
-        plain = hashlib.sha256()
-        for text in _walk(entry, name, tensors):
-            plain.update(text.encode())
-        digests[name] = plain.hexdigest()
+        text = "".join(_walk(entry, name, tensors))
+        digests[name] = hashlib.sha256(text.encode()).hexdigest()
+    large = sum(tensor.nbytes for tensor in tensors.values()) > 10_000_000  # below it, threads take longer to start
     with ThreadPoolExecutor() as pool:  # hashing releases Python's lock
-        return digests | dict(zip(tensors, pool.map(_digest, tensors.values()), strict=True))
+        hashed = (pool.map if large else map)(_digest, tensors.values())
+        return digests | dict(zip(tensors, hashed, strict=True))
 
 
 def check_digests(path: Path, content: Mapping[str, Any]) -> None:
