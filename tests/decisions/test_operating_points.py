@@ -374,7 +374,7 @@ class TestReached:
         size = 30 / (1 + 2 * 0.05)
         low, high = found["specificity"]["low"], found["specificity"]["high"]
         assert low == pytest.approx(size / (size + quantile**2)) and high == 1
-        own = evaluate_predictions(p, resamples=10)["per_class"][p.classes[0]]
+        own = evaluate_predictions(p)["per_class"][p.classes[0]]
         assert all(found[name] == own[name] for name in ("sensitivity", "specificity", "ppv", "npv"))
         assert found["lr_plus"]["value"] is None  # no false alarm: it has no end
 
@@ -402,7 +402,7 @@ class TestPrevalence:
         row = next(row for row in found["rows"] if row["prevalence"] == found["observed"])
         assert row["ppv"]["value"] == pytest.approx(90 / 130) and row["npv"]["value"] == pytest.approx(160 / 170)
         assert 0.3 in [row["prevalence"] for row in found["rows"]]
-        own = evaluate_predictions(table(0.9, 0.8, 100, 200), resamples=5)["per_class"]["infected"]
+        own = evaluate_predictions(table(0.9, 0.8, 100, 200))["per_class"]["infected"]
         assert row["ppv"] == own["ppv"] and row["npv"] == own["npv"]  # one number, one interval
 
     def test_without_a_false_alarm_the_interval_is_honest(self) -> None:
@@ -636,7 +636,7 @@ def fold(point: str, threshold: float | None = None) -> Fold:
 
 
 def pooled(p: Predictions, folds: Folds, settings: EvaluateConfig) -> Any:
-    return points_of(Material(p, evaluate_predictions(p, 0), settings, Extra(folds=folds)))
+    return points_of(Material(p, evaluate_predictions(p), settings, Extra(folds=folds)))
 
 
 class TestFolds:

@@ -104,12 +104,12 @@ def test_the_text_names_what_the_numbers_used_and_nothing_else(case: str, tmp_pa
 
 
 def test_each_number_has_the_method_that_computed_it() -> None:
-    overall = evaluate_predictions(CASES["two"], 600).overall
+    overall = evaluate_predictions(CASES["two"]).overall
     known = {name: (found.method, found.resamples) for name, found in overall.items()}
     assert known["accuracy"] == ("wilson-cluster", None) and known["balanced_accuracy"] == ("wilson-mean", None)
     assert known["auroc"] == ("obuchowski", None) and known["average_precision"] == ("influence", None)
     assert known["mcc"] == known["log_loss"] == ("influence", None)
-    perfect = evaluate_predictions(CASES["perfect"], 600).overall
+    perfect = evaluate_predictions(CASES["perfect"]).overall
     assert perfect["auroc"].method == "newcombe"
     assert perfect["mcc"].method == perfect["average_precision"].method == "influence"
     assert perfect["mcc"].value == 1 and perfect["mcc"].resamples is None

@@ -38,7 +38,7 @@ def pages(folder: Path, repeats: int = 1) -> tuple[str, str]:
     """report.md and methods.md of two folds, divided once or more."""
     policies = [choose_policy(draw(seed, range(100, 180)), TARGET) for seed in range(2 * repeats)]
     tests = [policy.apply(draw(9 + k, range(40 * (k % 2), 40 * (k % 2) + 40))) for k, policy in enumerate(policies)]
-    pooled, each = out_of_fold(tests, 2), [evaluate_predictions(test, 0) for test in tests]
+    pooled, each = out_of_fold(tests, 2), [evaluate_predictions(test) for test in tests]
     folds = folds_of_classes(each, policies, ("auroc", "accuracy"), metric_values(pooled)["auroc"], TARGET)
     figure = reliability(pooled, write_report(folder, pooled, TARGET, folds=folds, figures=()))
     assert figure is not None and "not calibrated: ECE" in str(figure.axes[0].get_legend_handles_labels()[1])
@@ -58,7 +58,7 @@ def test_the_words_count_the_folds_that_chose_a_threshold() -> None:
     tests, none = [draw(9, range(40)), draw(10, range(40, 80))], EvaluateConfig(calibration="none")
     policies = [choose_policy(draw(5 + k, range(100, 180)), way) for k, way in enumerate((TARGET, none))]
     pooled = out_of_fold([of.apply(test) for of, test in zip(policies, tests, strict=True)], 2)
-    each = [evaluate_predictions(test, 0) for test in tests]
+    each = [evaluate_predictions(test) for test in tests]
     folds = folds_of_classes(each, policies, ("auroc", "accuracy"), 0.9, TARGET)
     found = Report.of(pooled, Origin(title="x"), TARGET, Extra(folds=folds)).results
     assert "at the threshold that 1 of 2 folds chose (target sensitivity 0.9), and 0.5 in the" in first_sentence(found)
@@ -100,7 +100,7 @@ def test_a_finding_is_called_from_what_its_folds_chose_and_its_report_counts_no_
         ),
     ):
         policies = [choose_policy(draw(5 + k, range(100, 180)), way) for k, way in enumerate((asked, second))]
-        each = [evaluate_predictions(test, 0) for test in tests]
+        each = [evaluate_predictions(test) for test in tests]
         of_one = folds_of_classes(each, policies, ("auroc", "accuracy"), 0.9, asked)
         folds = of_one.model_copy(update={"findings": dict.fromkeys(pooled.classes, of_one)})
         report = Report.of(pooled, Origin(title="x"), config, Extra(folds=folds))

@@ -56,9 +56,9 @@ class Prepared:
     tested: ClassVar[tuple[str, ...]]  # numbers with a test of two models; the first decides which is better
     unbounded: ClassVar[tuple[str, ...]] = ()  # numbers whose difference may lie beyond -1..1
 
-    def __init__(self, predictions: Any, resamples: int = 0):
+    def __init__(self, predictions: Any):
         self.predictions, self.labels = predictions, known_labels(predictions)
-        self.units, self.resamples = Units(predictions.units), resamples
+        self.units = Units(predictions.units)
         self.unit, self.patients = "image", None
         if predictions.groups is not None:
             self.unit, self.patients = "patient", self.units.count
@@ -173,13 +173,13 @@ class Prepared:
         return {name: point[name] for name in cls.metrics}
 
     @classmethod
-    def evaluate(cls, predictions: Any, resamples: int = 2000) -> Numbers:
-        """Every number with its interval; the units are patients where they are known. `resamples` are only recorded.
+    def evaluate(cls, predictions: Any) -> Numbers:
+        """Every number with its interval; the units are patients where they are known.
 
         Raises:
             DataError: the predictions have no labels, or a score that is no finite number.
         """
-        return cls(predictions, resamples).numbers
+        return cls(predictions).numbers
 
     @cached_property
     def numbers(self) -> Numbers:
@@ -189,7 +189,6 @@ class Prepared:
             n=len(self.predictions),
             n_groups=self.patients,
             resampling=f"by {self.unit}",
-            resamples=self.resamples,
             level=LEVEL,
             classes=list(self.predictions.classes),
             overall=self.overall,
