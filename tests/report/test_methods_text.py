@@ -26,6 +26,7 @@ from vitmed.metrics.metric_table import TITLES, methods
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.methods_text import KEYED, SAME, methods_text
 from vitmed.report.results import Results
+from vitmed.report.templates import name_of
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -204,3 +205,9 @@ def test_every_number_has_a_name_and_every_part_stands_in_the_text() -> None:
         found = set(fields(info.annotation, part, part in KEYED))
         assert found <= known, part
         assert not found or part in methods().parts, part
+
+
+def test_every_number_that_a_source_defines_has_a_name_in_words() -> None:
+    """docs/methods.md and the methods of a report name it so, and not by its key."""
+    assert not [key for key in methods().definitions if "_" in name_of(key)]
+    assert name_of("uneven") != "uneven"
