@@ -224,6 +224,12 @@ def test_roc_of_more_classes_has_a_dot_for_each_named_curve_and_no_band() -> Non
     assert "dot: where the model decides" in axes.get_legend_handles_labels()[1]
 
 
+def test_no_legend_hides_the_curve_of_errors_against_answers() -> None:
+    p, whole, _ = material(2)
+    figure = plots()["risk_coverage"].draw(p, whole)
+    assert figure.axes[0].get_legend() is None and "this model" in texts(figure)
+
+
 def test_the_decision_curve_at_the_intended_prevalence_stands_above_that_of_the_images() -> None:
     p = draw(2, size=400, signal=2.0)
     assert len(plots()["decision_curve"].draw(p, analysed(p)).axes) == 1
