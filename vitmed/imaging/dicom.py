@@ -159,6 +159,7 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
     from pydicom import dcmread
     from pydicom.encaps import get_frame
     from pydicom.pixels import get_decoder, pixel_array
+    from pydicom.pixels.utils import get_expected_length
     from pydicom.uid import UID
 
     syntax = UID(head.file_meta.TransferSyntaxUID)
@@ -187,6 +188,10 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
         elif (frame := read_stream(data)) is None or (frame.width, frame.height) != (columns, rows):
             holds = "no image" if frame is None else f"{frame.width:,} x {frame.height:,} px"
             raise DataError(f"{path}: states {columns:,} x {rows:,} px but holds {holds}", "export it again")
+    elif syntax != DEFLATED:
+        held = path.stat().st_size - start - (12 if explicit else 8)  # below 0 without pixel data
+        if 0 <= held < (expected := get_expected_length(head) // frames * (index + 1)):
+            raise ValueError(f"the file is cut: {held:,} bytes of pixel data, expected {expected:,}")
     whole = syntax == DEFLATED or explicit == syntax.is_implicit_VR  # pydicom reads these only as a whole file
     if whole and path.stat().st_size > BYTES:
         raise DataError(f"{path}: over {BYTES:,} bytes, and readable only as a whole", "export single frames")
