@@ -27,7 +27,9 @@ from vitmed.decisions.operating_points import (
 )
 from vitmed.metrics.clinical_utility import AtPrevalence, decision_curve, in_words, prevalence_table, ranges
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.grades import grade_errors
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import Extra, Material, points_of
 
@@ -623,6 +625,8 @@ class TestCostsOfGrades:
         reached = report_points(chosen, found, settings)
         error = np.abs(grade[chosen.predicted] - grade[p.labels]) ** power
         assert reached.points["cost"].reached["expected_cost"].value == pytest.approx(error.mean())
+        off = grade_errors(grade[chosen.predicted] - grade[p.labels], p.classes, Units(p.units)).off
+        assert (reached.points["cost"].reached["expected_cost"] == off) == (cost == "absolute")
 
     def test_classes_have_no_order(self) -> None:
         with pytest.raises(UsageError, match="is for grades, and these classes have no order"):
