@@ -79,14 +79,13 @@ GONE = (  # parts of a metrics.json of 0.2.0, each by the keys that lead to it
     "interval_levels",
     "patient_level.noisy_or",
     "patient_level.best_on_validation",
-    *(f"patient_level.{way}.{of}" for way in ("mean", "max") for of in ("at_threshold", "resamples")),
+    *(f"patient_level.{way}.at_threshold" for way in ("mean", "max")),
     "per_patient.heap",
     "prevalence.curve",
     *(f"overall.{name}" for name in VALUES["train.monitor"]),
     "error_by_range.equalised_odds",
-    "error_by_range.resamples",
+    *(f"{of}resamples" for of in ("", "error_by_range.", "patient_level.mean.", "patient_level.max.")),
     "calibration.another_class",
-    "resamples",
     *(f"calibration.{when}.ece_classwise{of}" for when in ("before", "after") for of in ("", "_if_right")),
 )
 

@@ -390,8 +390,7 @@ def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, co
     drawn = drawn if few >= FEWEST else dict.fromkeys(drawn, np.empty(0))
     costed = {name: boot.estimate(float(value), drawn[name], few) for name, value in whole.items()}
     if config.cost == "absolute" and positive is None:  # it is the error in grades, with the same interval
-        off = matrix[labels, called].astype(np.int64)
-        costed["expected_cost"] = grade_errors(off, predictions.classes, boot.units).off
+        costed["expected_cost"] = grade_errors(matrix[labels, called].astype(int), predictions.classes, boot.units).off
     return DecisionCost(**costed, accuracy=boot.proportion(called == labels))
 
 

@@ -132,9 +132,8 @@ def report_ood_scores(predictions: Predictions, fitted: OodScore | None) -> OutO
     if predictions.kind == "classes" and predictions.labels is not None:
         parts = {"below": ~above, "above": above}
         errors = {f"error_rate_{name}": of_share(share(~predictions.right, of, units)) for name, of in parts.items()}
-    counts: dict[str, Any] = {"n": fitted.n, "n_above": int(above.sum())}
     quantiles, flagged = np.quantile(scores, QUANTILES).tolist(), of_share(share(above, None, units))
-    return OutOfDistribution(**counts, flagged=flagged, quantiles=quantiles, **errors)
+    return OutOfDistribution(n=fitted.n, n_above=int(above.sum()), flagged=flagged, quantiles=quantiles, **errors)
 
 
 def detection_auroc(

@@ -158,12 +158,12 @@ def _number(group: Group, answer: Answer, policy: DecisionPolicy | None) -> None
         unit = coded(answer.unit)
         if noted.strip() and noted.isascii():
             unit = sr.CodedConcept(f"{{{noted}}}", "UCUM", unit.meaning)
-    unanswered = ", but not answered" * (not answer.answered)
-    group.measure(f"Predicted value{unanswered}", answer.prediction, unit)
+    but = ", but not answered" * (not answer.answered)
+    group.measure(f"Predicted value{but}", answer.prediction, unit)
     if answer.interval is not None and isinstance(policy, NumberPolicy) and policy.intervals is not None:
-        of = f"end of the {100 * policy.intervals.coverage:.3g}% prediction interval{unanswered}"
         for end, value in zip(("Lower", "Upper"), answer.interval, strict=True):
-            group.measure(f"{end} {of}", value, unit)
+            name = f"{end} end of the {100 * policy.intervals.coverage:.3g}% prediction interval"
+            group.measure(name + but, value, unit)
 
 
 def structured_report(answer: Answer, model: Model, header: Any, uid: str, note: str = "") -> bytes:

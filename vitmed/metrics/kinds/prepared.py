@@ -59,9 +59,8 @@ class Prepared:
     def __init__(self, predictions: Any):
         self.predictions, self.labels = predictions, known_labels(predictions)
         self.units = Units(predictions.units)
-        self.unit, self.patients = "image", None
-        if predictions.groups is not None:
-            self.unit, self.patients = "patient", self.units.count
+        self.patients = None if predictions.groups is None else self.units.count
+        self.unit = "image" if self.patients is None else "patient"
 
     @property
     def summands(self) -> np.ndarray:
@@ -174,11 +173,8 @@ class Prepared:
 
     @classmethod
     def evaluate(cls, predictions: Any) -> Numbers:
-        """Every number with its interval; the units are patients where they are known.
-
-        Raises:
-            DataError: the predictions have no labels, or a score that is no finite number.
-        """
+        """Every number with its interval; the units are patients where they are known. Raises DataError: no labels, or
+        a score that is no finite number."""
         return cls(predictions).numbers
 
     @cached_property
@@ -210,11 +206,8 @@ class Prepared:
         """The numbers of the other model, and the differences, first minus other, on the same images.
 
         The interval of a difference is paired, so narrower than the intervals of the two numbers suggest; its `method`
-        says how it is computed. Predictions that are all the same differ by exactly 0.
-
-        Raises:
-            DataError: not the same images, labels or classes in the same order; or no labels.
-        """
+        says how it is computed. Predictions that are all the same differ by exactly 0. Raises DataError: not the same
+        images, labels or classes in the same order; or no labels."""
         if predictions.paths != other.paths or predictions.classes != other.classes:
             raise DataError("the two predictions are not of the same images and classes", "predict the same images")
         first, second = cls(predictions), cls(other)

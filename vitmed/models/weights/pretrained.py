@@ -130,10 +130,9 @@ def read_weights(file: str | Path, entry: catalogue.Entry | None = None) -> Weig
     except (KeyError, ValueError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"{path}: its tensors do not fit each other ({first_line(error)})", files.AGAIN) from None
     known = re.compile("|".join(files.tensor_names()["plain"]))
-    plain = {name: value for name, value in converted.items() if layout and known.fullmatch(name)}
-    unused = (*left_out, *(name for name in converted if name not in plain))
+    unused = (*left_out, *(name for name in converted if not (layout and known.fullmatch(name))))
     files.refuse_others(unused, state, path)
-    plain = {name: value.float() for name, value in plain.items()}
+    plain = {name: value.float() for name, value in converted.items() if name not in unused}
     if not layout:
         names = ", ".join(sorted(state)[:5])
         problem = f"{path}: not a ViT that vitmed recognises; its tensors are named {names}, ..."
