@@ -434,9 +434,8 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
             names = grade_order(names, request.order, str(root))
     files = list(contents.places)
     train = [root / path for path, place in contents.places.items() if place.split in (None, "train")]
-    what = "training images" if any(place.split == "train" for place in contents.places.values()) else "images"
-    chosen = choose_window(train, "auto", data.frame, what)  # the check sees what the network would see
-    for line in chosen.notes:
+    chosen = choose_window(train, "auto", data.frame, "images" if len(train) == len(files) else "training images")
+    for line in chosen.notes:  # the check sees what the network would see
         say(line)
     records = scan(root, files, ImageCache(data.frame, chosen.window, keep=index))
     guess = suggest_groups(files, labels is None)
