@@ -211,7 +211,7 @@ def not_written(path: Path, error: OSError) -> UsageError:
         return UsageError(f"{path}: cannot be written ({error.strerror or error})", fix)
     free = "unknown"
     with contextlib.suppress(OSError):
-        free = f"{shutil.disk_usage(path.parent).free / 2**20:,.1f} MB"
+        free = f"{shutil.disk_usage(path if path.is_dir() else path.parent).free / 2**20:,.1f} MB"
     return DiskFullError(f"{path}: cannot be written ({error.strerror}; free: {free})", DiskFullError.ROOM)
 
 
