@@ -498,7 +498,7 @@ def number(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     """Two folds of a number."""
     place = tmp_path_factory.mktemp("number")
     root = draw_table(place / "data", "number")
-    settings = OF_TABLE | {"labels": root / "labels.csv", "target": "number", "unit": "mm"}
+    settings = OF_TABLE | {"labels": root / "labels.csv", "target": "number", "unit": "mm", "resamples": 0}
     return train(root, output=place, name="all", sets=(*TINY_SETS, "data.val_fraction=0.25"), **settings)
 
 
