@@ -44,7 +44,7 @@ def quiet(p: Predictions) -> Numbers:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         metric_values(p)
-        result = evaluate_predictions(p, resamples=50)
+        result = evaluate_predictions(p)
     json.dumps(result.to_dict(), allow_nan=False)
     entries = dict(result.overall) | {f"{m} of {c}": result.per_class[c][m] for c in p.classes for m in PER_CLASS}
     for name, entry in entries.items():

@@ -393,7 +393,7 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "train.test": shown("tests/commands/test_train.py"),
     "train.track": shown("tests/training/test_trackers.py"),
     "train.save_every": shown("tests/conftest.py"),
-    "evaluate.resamples": row(50, numbers),
+    "evaluate.resamples": row(50, numbers, **NOT_NUMBER),
     "evaluate.subgroups": row(["site"], numbers),
     "evaluate.raters": row(["r", "s"], numbers, **OF_CLASSES),
     "evaluate.rater_scores": row(["score"], numbers, three="two classes", grades="two classes", **OF_CLASSES),

@@ -16,8 +16,8 @@ from conftest import draw_image, recording
 from PIL import Image as Picture
 
 from vitmed import check
-from vitmed.checks.data_check import check_before_training, check_folder
-from vitmed.checks.detect import Image, _patients_by_class, _shortcut_problems, run_checks
+from vitmed.checks.data_check import _report, check_before_training, check_folder
+from vitmed.checks.detect import Image, _patients_by_class, _shortcut_problems, make, run_checks
 from vitmed.checks.shortcuts import Shortcut
 from vitmed.commands.check import DataCheck
 from vitmed.core.config import Config, DataConfig
@@ -405,3 +405,12 @@ def test_no_more_folds_are_advised_than_a_class_has_patients(tmp_path: Path, pat
     for fold in range(1, int(advice[-2:-1] or 0) + 1):
         folds = {"folds": int(advice[-2:-1]), "fold": fold}
         make_splits(DataConfig(root=str(folder), labels=str(folder / "labels.csv"), **folds))
+
+
+@pytest.mark.parametrize("code", ["class_of_one_patient", "class_of_few_patients", "few_to_train"])
+def test_a_run_of_folds_is_not_advised_to_train_with_folds(code: str) -> None:
+    ui = recording()
+    for divided in (False, True):
+        _report([make(code, "few images")], divided)
+    alone, folds = ui.warned
+    assert "--folds" in alone and alone.startswith(folds) and "few images" in folds and "--folds" not in folds

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import stat
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
 from vitmed.core.config import Config, DataConfig
-from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.errors import CheckpointError, DiskFullError, UsageError
 from vitmed.core.files import (
     free_name,
     probe,
@@ -197,6 +199,16 @@ def test_an_empty_folder_is_filled_and_another_is_left_alone(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="exists already and is not empty"), whole_folder(tmp_path / "empty") as part:
         write_text(part / "b", "x")
     assert names(tmp_path / "empty") == ["a"] and names(tmp_path) == ["empty", "link"]
+
+
+def test_a_full_disk_is_noticed_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.BytesIO):
+        def write(self, _: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Full())
+    with pytest.raises(DiskFullError, match=r"new: cannot be written \(No space left on device; free: [\d,.]+ MB"):
+        probe(tmp_path / "new")
 
 
 def test_a_full_disk_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

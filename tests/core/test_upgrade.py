@@ -70,11 +70,16 @@ def test_grades_of_0_2_are_read_though_they_state_the_distribution_of_a_number()
     assert Target.model_validate({"kind": "grades", "distribution": "laplace"}) == Target(kind="grades")
 
 
-def test_the_resamples_of_a_subgroup_are_left_out() -> None:
+def test_resamples_that_are_recorded_no_more_are_left_out() -> None:
     found = upgrade.results(
-        {"subgroups": {"site": {"cut": "", "resamples": 30}}, "error_by_range": {"resamples": None}}
+        {
+            "resamples": 2000,
+            "patient_level": {"mean": {"resamples": 2000}},
+            "subgroups": {"site": {"cut": "", "resamples": 30}},
+            "error_by_range": {"resamples": None},
+        }
     )
-    assert found == {"subgroups": {"site": {"cut": ""}}, "error_by_range": {}}
+    assert found == {"patient_level": {"mean": {}}, "subgroups": {"site": {"cut": ""}}, "error_by_range": {}}
 
 
 def test_results_of_0_2_by_lac_are_read() -> None:

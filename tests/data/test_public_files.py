@@ -313,6 +313,10 @@ def test_the_grades_of_retinamnist_and_numbers(tmp_path: Path) -> None:
     content |= {name: content[name].astype(np.float64) for name in years}  # classes 0.0, 1.0, 2.0
     np.savez_compressed(tmp_path / "whole.npz", **content)
     assert imported(tmp_path / "whole.npz", tmp_path / "whole").classes == ("0", "1", "2")
+    content |= {name: content[name] - 1 for name in years}  # -1.0, 0.0, 1.0 are no classes
+    np.savez_compressed(tmp_path / "signed.npz", **content)
+    signed = imported(tmp_path / "signed.npz", tmp_path / "signed", target="number")
+    assert {sample.targets[0] for sample in signed.samples["test"] if sample.targets} == {-1.0, 0.0, 1.0}
 
 
 LABELS = medmnist()["train_labels"]

@@ -39,7 +39,7 @@ def folded(tests: list[Predictions], auroc: float = 0.9, **asked: Any) -> Folds:
     policies: list[ClassPolicy | None] = [
         choose_policy(draw(10 + k, 60, len(t.classes)), config) for k, t in enumerate(tests)
     ]
-    return folds_of_classes([evaluate_predictions(t, 0) for t in tests], policies, ("auroc", "accuracy"), auroc, config)
+    return folds_of_classes([evaluate_predictions(t) for t in tests], policies, ("auroc", "accuracy"), auroc, config)
 
 
 def test_each_fold_has_its_own_numbers_and_decisions() -> None:
@@ -67,7 +67,7 @@ def test_each_fold_has_its_own_numbers_and_decisions() -> None:
 
 
 def test_a_fold_without_a_policy_decides_by_the_likeliest_class() -> None:
-    numbers = [evaluate_predictions(draw(k), 0) for k in (0, 1)]
+    numbers = [evaluate_predictions(draw(k)) for k in (0, 1)]
     found = folds_of_classes(numbers, [None, None], ("auroc",), float("nan"), EvaluateConfig(resamples=0))
     assert [(fold.point, fold.threshold, fold.calibration.method) for fold in found.each] == [
         ("default", None, "none")

@@ -27,7 +27,9 @@ from vitmed.decisions.operating_points import (
 )
 from vitmed.metrics.clinical_utility import AtPrevalence, decision_curve, in_words, prevalence_table, ranges
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.grades import grade_errors
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import Extra, Material, points_of
 
@@ -374,7 +376,7 @@ class TestReached:
         size = 30 / (1 + 2 * 0.05)
         low, high = found["specificity"]["low"], found["specificity"]["high"]
         assert low == pytest.approx(size / (size + quantile**2)) and high == 1
-        own = evaluate_predictions(p, resamples=10)["per_class"][p.classes[0]]
+        own = evaluate_predictions(p)["per_class"][p.classes[0]]
         assert all(found[name] == own[name] for name in ("sensitivity", "specificity", "ppv", "npv"))
         assert found["lr_plus"]["value"] is None  # no false alarm: it has no end
 
@@ -402,7 +404,7 @@ class TestPrevalence:
         row = next(row for row in found["rows"] if row["prevalence"] == found["observed"])
         assert row["ppv"]["value"] == pytest.approx(90 / 130) and row["npv"]["value"] == pytest.approx(160 / 170)
         assert 0.3 in [row["prevalence"] for row in found["rows"]]
-        own = evaluate_predictions(table(0.9, 0.8, 100, 200), resamples=5)["per_class"]["infected"]
+        own = evaluate_predictions(table(0.9, 0.8, 100, 200))["per_class"]["infected"]
         assert row["ppv"] == own["ppv"] and row["npv"] == own["npv"]  # one number, one interval
 
     def test_without_a_false_alarm_the_interval_is_honest(self) -> None:
@@ -623,6 +625,8 @@ class TestCostsOfGrades:
         reached = report_points(chosen, found, settings)
         error = np.abs(grade[chosen.predicted] - grade[p.labels]) ** power
         assert reached.points["cost"].reached["expected_cost"].value == pytest.approx(error.mean())
+        off = grade_errors(grade[chosen.predicted] - grade[p.labels], p.classes, Units(p.units)).off
+        assert (reached.points["cost"].reached["expected_cost"] == off) == (cost == "absolute")
 
     def test_classes_have_no_order(self) -> None:
         with pytest.raises(UsageError, match="is for grades, and these classes have no order"):
@@ -636,7 +640,7 @@ def fold(point: str, threshold: float | None = None) -> Fold:
 
 
 def pooled(p: Predictions, folds: Folds, settings: EvaluateConfig) -> Any:
-    return points_of(Material(p, evaluate_predictions(p, 0), settings, Extra(folds=folds)))
+    return points_of(Material(p, evaluate_predictions(p), settings, Extra(folds=folds)))
 
 
 class TestFolds:

@@ -8,13 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.out_of_distribution import OodScore, detection_auroc, fit_ood_score, report_ood_scores, scores_of
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
-
-CONFIG = EvaluateConfig(resamples=50)
 
 
 def features(rng: np.random.Generator, size: int, width: int = 8, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -121,7 +118,7 @@ def test_the_report_against_scikit_learn() -> None:
     truth = np.repeat([0, 1], [300, 100])
     assert detection.value == pytest.approx(roc_auc_score(truth, np.concatenate([scores, others])), abs=1e-4)
     assert detection.low < detection.value < detection.high
-    found = report_ood_scores(p, OodScore(n=50, scale=1.0), CONFIG)
+    found = report_ood_scores(p, OodScore(n=50, scale=1.0))
     assert found["flagged"]["value"] == pytest.approx((scores > 1).mean())
     assert found["error_rate_above"]["value"] == 1 and found["error_rate_below"]["value"] == 0
 
@@ -138,17 +135,17 @@ def test_the_interval_of_the_detection_counts_every_patient_once(images: int) ->
     logits = np.stack([np.zeros(100), both], axis=1).astype(np.float32)
     labels = np.repeat([0, 1], [60, 40])
     whole = Predictions(("own", "other"), ("x",) * 100, owner, labels, logits, positive="other")
-    expected = evaluate_predictions(whole, 0).overall["auroc"]
+    expected = evaluate_predictions(whole).overall["auroc"]
     assert (found.value, found.low, found.high) == pytest.approx((expected.value, expected.low, expected.high))
 
 
 def test_the_shares_above_and_their_quantiles_by_hand() -> None:
     scores = np.array([0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.0])
-    found = report_ood_scores(scored(scores), OodScore(n=50, scale=1.0), CONFIG)
+    found = report_ood_scores(scored(scores), OodScore(n=50, scale=1.0))
     assert (found.n, found.n_above) == (50, 2) and found.flagged.value == 0.25
     assert found.quantiles == pytest.approx(np.quantile(scores, [0.05, 0.25, 0.5, 0.75, 0.95]))
     unknown = replace(scored(scores), labels=None)
-    assert report_ood_scores(unknown, OodScore(n=50, scale=1.0), CONFIG).error_rate_above is None
+    assert report_ood_scores(unknown, OodScore(n=50, scale=1.0)).error_rate_above is None
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1e4])
@@ -172,12 +169,12 @@ def test_twenty_training_images_are_enough_and_a_hundred_classes_have_their_own_
 
 def test_without_scores_there_is_nothing_to_say() -> None:
     p = scored(np.ones(4))
-    assert report_ood_scores(replace(p, columns={}), OodScore(n=5, scale=1.0), CONFIG) is None
-    assert report_ood_scores(p, None, CONFIG) is None
+    assert report_ood_scores(replace(p, columns={}), OodScore(n=5, scale=1.0)) is None
+    assert report_ood_scores(p, None) is None
 
 
 @pytest.mark.parametrize("cell", ["a word", "", "nan", "inf"])
 def test_a_table_with_another_score_has_none(cell: str) -> None:
     """Somebody edited the table."""
     p = replace(scored(np.ones(4)), columns={OOD_SCORE: ("0.5", "2", "1", cell)})
-    assert scores_of(p) is None and report_ood_scores(p, OodScore(n=5, scale=1.0), CONFIG) is None
+    assert scores_of(p) is None and report_ood_scores(p, OodScore(n=5, scale=1.0)) is None

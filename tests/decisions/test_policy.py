@@ -241,7 +241,7 @@ def test_every_part_that_is_used_later_is_looked_at_when_it_is_read(run: Trained
             config = EvaluateConfig(resamples=0)
             report_points(with_it, policy.operating, config)
             report_sets(with_it, policy.prediction_sets, config)
-            report_ood_scores(with_it, policy.ood_score, config)
+            report_ood_scores(with_it, policy.ood_score)
             notes_of(policy)
     assert caught > 100
 

@@ -60,13 +60,13 @@ def states(tables: tuple[Path, ...], *criteria: dict[str, object]) -> list[str]:
 
 
 def test_the_interval_decides(tables: tuple[Path, Path]) -> None:
-    own = evaluate_predictions(draw(1.0), 50).per_class["sick"].sensitivity
+    own = evaluate_predictions(draw(1.0)).per_class["sick"].sensitivity
     assert own.low is not None and own.value is not None
     limits = (own.low - 0.001, own.low + 0.001, own.value + 0.001)
     asked = [{"metric": "sensitivity", "at_least": limit} for limit in limits]
     assert states(tables, *asked) == ["met", "not shown", "not met"]
     assert states(tables, {**asked[1], "by": "estimate"}) == ["met"]
-    loss = evaluate_predictions(draw(1.0), 50).overall["log_loss"]
+    loss = evaluate_predictions(draw(1.0)).overall["log_loss"]
     assert loss.high is not None and loss.value is not None
     asked = [{"metric": "log_loss", "at_most": limit} for limit in (loss.high + 0.01, loss.value + 0.001)]
     assert states(tables, *asked) == ["met", "not shown"]

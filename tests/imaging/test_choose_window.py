@@ -315,3 +315,12 @@ def test_images_of_fewer_bits_in_the_window_of_others_are_a_warning(tmp_path: Pa
     assert not choose([*deep_classes(tmp_path / "like", 2).rglob("*.png"), *paths[4:]]).warnings
     many = deep_classes(tmp_path / "many", 8, top=60000).rglob("*.png")
     assert not choose([*many, paths[-1]]).warnings  # one may be an empty slice
+
+
+def test_the_check_names_training_images_only_where_there_is_a_split(tmp_path: Path, vitmed: RUN) -> None:
+    data = deep_classes(tmp_path / "data", 4)
+    assert "percentile of 8 of 8 images" in vitmed("check", data, "--verbose", "-o", tmp_path / "one").err
+    split = tmp_path / "split"
+    shutil.copytree(data, split / "train")
+    shutil.copytree(data, split / "test")
+    assert "percentile of 8 of 8 training images" in vitmed("check", split, "--verbose", "-o", tmp_path / "two").err

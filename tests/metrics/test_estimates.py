@@ -60,12 +60,10 @@ def test_a_difference_the_other_way_round() -> None:
     assert (none.value, none.low, none.high) == (None, None, None)
 
 
-def numbers(
-    labels: np.ndarray, logits: np.ndarray, groups: tuple[str, ...] | None = None, resamples: int = 200
-) -> Numbers:
+def numbers(labels: np.ndarray, logits: np.ndarray, groups: tuple[str, ...] | None = None) -> Numbers:
     classes = ("a", "b", "c")[: logits.shape[1]]
     paths = tuple(map(str, range(len(labels))))
-    return evaluate_predictions(Predictions(classes, paths, groups, labels, logits.astype(np.float32)), resamples)
+    return evaluate_predictions(Predictions(classes, paths, groups, labels, logits.astype(np.float32)))
 
 
 LABELS = np.arange(40) % 2

@@ -226,7 +226,7 @@ def test_one_image_a_patient_is_as_without_patients() -> None:
     scores, positive, _ = clustered(1)
     p = Predictions(("a", "b"), tuple(map(str, range(len(scores)))), None, positive.astype(np.int64), logits_of(scores))
     known = replace(p, groups=tuple(f"P{i}" for i in range(len(scores))))
-    alone, single = (evaluate_predictions(q, resamples=50) for q in (p, known))
+    alone, single = (evaluate_predictions(q) for q in (p, known))
     assert alone["overall"] == single["overall"] and alone["per_class"] == single["per_class"]
     assert {entry["method"] for entry in single["overall"].values()} == {
         "wilson",
@@ -243,7 +243,7 @@ def test_a_perfect_result_is_not_certain() -> None:
         labels = np.arange(size) % 2
         for groups in (None, tuple(f"P{i // 4}" for i in range(size))):
             p = Predictions(("a", "b"), ("x",) * size, groups, labels, logits_of(4.0 * labels - 2))
-            result = evaluate_predictions(p, resamples=100)
+            result = evaluate_predictions(p)
             entries = [*result["overall"].items(), *result["per_class"]["b"]]
             for name, entry in entries:
                 if name not in ("n", "log_loss", "brier"):
@@ -293,7 +293,7 @@ def test_the_spread_of_areas_is_what_resampling_shows(classes: int, grouped: boo
     logits[np.arange(400), labels] += 1.5 + 0.7 * rng.normal(size=100)[patients]
     groups = tuple(f"P{i}" for i in patients) if grouped else None
     p = Predictions(tuple("abcd"[:classes]), ("x",) * 400, groups, labels, logits)
-    result, units = evaluate_predictions(p, resamples=10), patients if grouped else np.arange(400)
+    result, units = evaluate_predictions(p), patients if grouped else np.arange(400)
     weights = np.concatenate([*bootstrap_weights(units, 800 // classes, seed=0)])
     ranked = (1,) if classes == 2 else range(classes)
     found = {}
@@ -562,7 +562,7 @@ def test_a_model_that_guesses_has_a_correlation_that_may_be_below_0() -> None:
     rng = np.random.default_rng(1)
     labels, called = rng.integers(2, size=200), rng.integers(2, size=200)
     p = Predictions(("a", "b"), ("x",) * 200, None, labels, logits_of(called - 0.5))
-    overall = evaluate_predictions(p, resamples=500)["overall"]
+    overall = evaluate_predictions(p)["overall"]
     for name in ("mcc", "cohen_kappa"):
         entry = overall[name]
         assert entry["low"] < 0 < entry["high"] and entry["high"] - entry["low"] == pytest.approx(4 / 200**0.5, rel=0.1)

@@ -37,7 +37,7 @@ def test_every_part_and_the_table_that_is_read_back_count_a_tie_alike(positive_f
     hits, alarms = int((truth & (scores >= 0.5)).sum()), int((~truth & (scores >= 0.5)).sum())
     assert (scores == 0.5).sum() >= 40
     name = p.classes[positive]
-    numbers = evaluate_predictions(p, 0).per_class[name]
+    numbers = evaluate_predictions(p).per_class[name]
     assert numbers.sensitivity.value == hits / truth.sum()
     assert numbers.specificity.value == pytest.approx(1 - alarms / (~truth).sum())
     for operating in (None, choose_points(p, CONFIG)):

@@ -30,7 +30,7 @@ def of(found: int, positives: int, kept: int, negatives: int, scores: np.ndarray
 
 def compared(own: Predictions, other: Predictions) -> dict:  # type: ignore[type-arg]
     config, extra = EvaluateConfig(resamples=50), Extra(internal=own)
-    found = compare_with_own_test(Material(other, evaluate_predictions(other, 50), config, extra))
+    found = compare_with_own_test(Material(other, evaluate_predictions(other), config, extra))
     json.dumps(found.to_dict(), allow_nan=False)
     return found
 
@@ -61,7 +61,7 @@ def test_what_is_undefined_has_no_difference() -> None:
     assert found["balanced_accuracy"]["difference"]["value"] is None  # of one class it is another number
     assert compared(of(48, 80, 30, 50), of(56, 70, 0, 0))["absent"] == ["healthy"]
     p = of(1, 2, 1, 2)
-    assert compare_with_own_test(Material(p, evaluate_predictions(p, 0))) is None
+    assert compare_with_own_test(Material(p, evaluate_predictions(p))) is None
 
 
 def test_of_a_run(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

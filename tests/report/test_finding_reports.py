@@ -102,7 +102,7 @@ def test_subgroups_of_rare_findings_are_missed_in_words(tmp_path: Path, no_figur
 def test_axes_of_shares_end_at_0_and_1() -> None:
     for skill in (0.0, 99.0):
         p = drawn(skill=skill)
-        figure = by_finding(p, Results.of(evaluate_findings(p, 0)))
+        figure = by_finding(p, Results.of(evaluate_findings(p)))
         assert len(figure.axes) > 0
         for axes in figure.axes:
             low, high = axes.get_xlim()

@@ -26,6 +26,7 @@ from vitmed.metrics.metric_table import TITLES, methods
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.methods_text import KEYED, SAME, methods_text
 from vitmed.report.results import Results
+from vitmed.report.templates import name_of
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -104,12 +105,12 @@ def test_the_text_names_what_the_numbers_used_and_nothing_else(case: str, tmp_pa
 
 
 def test_each_number_has_the_method_that_computed_it() -> None:
-    overall = evaluate_predictions(CASES["two"], 600).overall
+    overall = evaluate_predictions(CASES["two"]).overall
     known = {name: (found.method, found.resamples) for name, found in overall.items()}
     assert known["accuracy"] == ("wilson-cluster", None) and known["balanced_accuracy"] == ("wilson-mean", None)
     assert known["auroc"] == ("obuchowski", None) and known["average_precision"] == ("influence", None)
     assert known["mcc"] == known["log_loss"] == ("influence", None)
-    perfect = evaluate_predictions(CASES["perfect"], 600).overall
+    perfect = evaluate_predictions(CASES["perfect"]).overall
     assert perfect["auroc"].method == "newcombe"
     assert perfect["mcc"].method == perfect["average_precision"].method == "influence"
     assert perfect["mcc"].value == 1 and perfect["mcc"].resamples is None
@@ -204,3 +205,9 @@ def test_every_number_has_a_name_and_every_part_stands_in_the_text() -> None:
         found = set(fields(info.annotation, part, part in KEYED))
         assert found <= known, part
         assert not found or part in methods().parts, part
+
+
+def test_every_number_that_a_source_defines_has_a_name_in_words() -> None:
+    """docs/methods.md and the methods of a report name it so, and not by its key."""
+    assert not [key for key in methods().definitions if "_" in name_of(key)]
+    assert name_of("uneven") != "uneven"

@@ -28,7 +28,7 @@ def of(classes: tuple[str, ...], name: str = "run", title: str = "test of cells"
     labels = np.arange(300) % len(classes)
     patients = tuple(f"PATIENT{i % 40}" for i in range(300)) if groups else None
     logits = rng.normal(size=(300, len(classes))).astype(np.float32)
-    metrics = evaluate_predictions(Predictions(classes, ("SECRET",) * 300, patients, labels, logits), resamples=20)
+    metrics = evaluate_predictions(Predictions(classes, ("SECRET",) * 300, patients, labels, logits))
     report = Origin(title=title, facts={"Model": "vit_tiny", "Seed": "0"})
     return model_card(Results.of(metrics, report=report), name, "test")
 

@@ -81,7 +81,7 @@ def test_the_diagram_holds_the_numbers(evaluated: dict[str, object]) -> None:
     counts = {"found": 11, "unreadable": 0, "exact_duplicates": 2, "near_duplicates": 1}
     told = flow_of(splits(GROUPED), HASHES, counts, "outside the folders")
     told = told.model_copy(update={"evaluated": EvaluatedImages.model_validate(evaluated)})
-    numbers = evaluate_predictions(p, resamples=0)
+    numbers = evaluate_predictions(p)
     figure = flow(p, Results.of(numbers, flow=told))
     texts = [line for item in figure.findobj(Text) for line in item.get_text().splitlines()]
     assert {"11 image files", "3 in no split", "8 images, 5 patients", "a: 2 / 1", "b: 2 / 2"} <= set(texts)
@@ -96,7 +96,7 @@ def test_no_class_is_cut_beside_its_numbers() -> None:
     many = {name: [(i % 2, f"{name}{i}") for i in range(1200)] for name in ("train", "val", "test")}
     told = flow_of(replace(splits(many), classes=p.classes), HASHES)
     told = told.model_copy(update={"evaluated": participant_flow.evaluated_images(p, None)})
-    figure = flow(p, Results.of(evaluate_predictions(p, resamples=0), flow=told))
+    figure = flow(p, Results.of(evaluate_predictions(p), flow=told))
     texts = [line for item in figure.findobj(Text) for line in item.get_text().splitlines()]
     assert texts.count("infected: 600 / 600") == texts.count("uninfected: 600 / 600") == 3
     assert {"others (evaluated)", "1 image, patients unknown", "infected: 1", "uninfected: 0"} <= set(
@@ -161,6 +161,6 @@ def test_characteristics_of_a_handful_leave_no_empty_table() -> None:
     flow = flow_of(few, {name: [] for name in women})
     flow = flow.model_copy(update={"characteristics": characteristics(few, ["sex"])})
     p = Predictions(("a", "b"), ("x", "y"), None, np.array([0, 1]), np.eye(2, dtype=np.float32))
-    metrics = Results.of(evaluate_predictions(p, 5), flow=flow)
+    metrics = Results.of(evaluate_predictions(p), flow=flow)
     html = render(metrics, document(metrics, {}))
     assert "no value has 10 patients in any split" in html and "standardised difference" not in html

@@ -59,7 +59,7 @@ def read(path: str) -> np.ndarray:
 def material(classes: int) -> tuple[Predictions, Results, Results]:
     """Predictions, their results, and those without the analyses."""
     p = draw(classes)
-    metrics = evaluate_predictions(p, resamples=5)
+    metrics = evaluate_predictions(p)
     analysed = Material(p, metrics, config=EvaluateConfig(resamples=5))
     found = {key: analyse(analysed) for key, analyse in CLASS_ANALYSES.items()}
     return p, Results.of(metrics, **found), Results.of(metrics)
@@ -120,17 +120,17 @@ def test_confusion_matrix_holds_counts_and_row_shares() -> None:
     labels = np.array([0] * 40 + [1] * 300)
     predicted = np.array([0] * 30 + [1] * 10 + [0] * 1 + [1] * 299)
     p = Predictions(NAMES[2], ("x",) * 340, None, labels, np.eye(2, dtype=np.float32)[predicted])
-    shown = texts(confusion_matrix(p, evaluate_predictions(p, resamples=2)))
+    shown = texts(confusion_matrix(p, evaluate_predictions(p)))
     assert {"30\n75%", "10\n25%", "1\n<1%", "299\n>99%"} <= set(shown)
     assert "infected (n=40)" in shown and "uninfected (n=300)" in shown
-    read = text_alternative(confusion_matrix(p, evaluate_predictions(p, resamples=2)))  # its cells row by row
+    read = text_alternative(confusion_matrix(p, evaluate_predictions(p)))  # its cells row by row
     assert "predicted class: infected, uninfected; true class (images): infected (n=40), uninfected (n=300)" in read
     assert read.endswith("30 75%; 10 25%; 1 <1%; 299 >99%")
 
 
 def test_roc_shows_area_and_interval_of_the_positive_class() -> None:
     p = draw(2)
-    metrics = evaluate_predictions(p, resamples=50)
+    metrics = evaluate_predictions(p)
     entry = metrics["overall"]["auroc"]
     legend = texts(roc(p, Results.of(metrics)))
     assert any(f"infected: {entry['value']:.3f} ({entry['low']:.3f} to {entry['high']:.3f})" in text for text in legend)
@@ -139,7 +139,7 @@ def test_roc_shows_area_and_interval_of_the_positive_class() -> None:
 
 
 def analysed(p: Predictions, **fields: float) -> Results:
-    metrics = evaluate_predictions(p, resamples=50)
+    metrics = evaluate_predictions(p)
     material = Material(p, metrics, config=EvaluateConfig(resamples=50, **fields))
     names = ("prevalence", "decision_curve", "fixed_rates")
     return Results.of(metrics, **{name: CLASS_ANALYSES[name](material) for name in names})
@@ -177,9 +177,7 @@ def test_roc_shows_each_reader_as_a_point() -> None:
     p = Predictions(
         NAMES[2], tuple("abcdefghij"), None, labels, draw(2, 10).logits, columns=columns, positive="infected"
     )
-    results = Results.of(
-        evaluate_predictions(p, resamples=2), readers=compare_with_readers(p, EvaluateConfig(raters=["a", "b"]))
-    )
+    results = Results.of(evaluate_predictions(p), readers=compare_with_readers(p, EvaluateConfig(raters=["a", "b"])))
     figure = roc(p, results)
     points = [line.get_xydata()[0].tolist() for line in figure.axes[0].lines if line.get_label().startswith("reader")]
     assert points == [pytest.approx([1 / 4, 4 / 5]), pytest.approx([0, 3 / 5])]  # on the nine images that both read
@@ -213,7 +211,7 @@ def test_the_trend_of_the_error_is_a_line_with_limits_where_the_error_drifts(slo
 def test_roc_has_no_mean_of_classes_where_one_has_no_image() -> None:
     p = draw(10)
     for of, whole in ((p, True), (p.at([path for path, k in zip(p.paths, p.labels, strict=True) if k != 9]), False)):
-        metrics = evaluate_predictions(of, resamples=2)
+        metrics = evaluate_predictions(of)
         assert (metrics["overall"]["auroc"]["value"] is not None) == whole
         assert ("mean of classes" in roc(of, Results.of(metrics)).axes[0].get_legend_handles_labels()[1]) == whole
 
@@ -224,6 +222,12 @@ def test_roc_of_more_classes_has_a_dot_for_each_named_curve_and_no_band() -> Non
     dots = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata())]
     assert len(dots) == 4 and not axes.collections
     assert "dot: where the model decides" in axes.get_legend_handles_labels()[1]
+
+
+def test_no_legend_hides_the_curve_of_errors_against_answers() -> None:
+    p, whole, _ = material(2)
+    figure = plots()["risk_coverage"].draw(p, whole)
+    assert figure.axes[0].get_legend() is None and "this model" in texts(figure)
 
 
 def test_the_decision_curve_at_the_intended_prevalence_stands_above_that_of_the_images() -> None:
@@ -239,7 +243,7 @@ def test_the_decision_curve_at_the_intended_prevalence_stands_above_that_of_the_
 
 def test_of_many_classes_the_legend_names_the_worst() -> None:
     p = draw(10)
-    metrics = evaluate_predictions(p, resamples=2)
+    metrics = evaluate_predictions(p)
     areas = {c: entry["auroc"]["value"] for c, entry in metrics["per_class"].items()}
     legend = roc(p, Results.of(metrics)).legends[0].get_texts()
     named = [text.get_text().split(":")[0] for text in legend if "n=" in text.get_text()]
@@ -251,7 +255,7 @@ def test_a_missing_class_or_no_image_draws(draws: type(roc)) -> None:  # type: i
     one = Predictions(NAMES[2], ("x",) * 3, None, np.zeros(3, np.int64), np.zeros((3, 2), np.float32))
     none = Predictions(NAMES[2], (), None, np.zeros(0, np.int64), np.zeros((0, 2), np.float32))
     for p in (one, none):
-        assert is_png(draws(p, Results.of(evaluate_predictions(p, resamples=5))))
+        assert is_png(draws(p, Results.of(evaluate_predictions(p))))
 
 
 def test_training_curves_are_drawn_once_for_the_same_records() -> None:
@@ -317,9 +321,7 @@ def test_a_path_keeps_its_end_over_two_lines() -> None:
 @pytest.mark.parametrize("draw", [roc, precision_recall])
 def test_a_figure_without_a_curve_says_why(draw: Callable[..., Figure]) -> None:
     p = Predictions(("a", "b"), ("x",) * 4, None, np.zeros(4, np.int64), np.eye(2, dtype=np.float32)[[0, 1, 0, 1]])
-    assert "all images are of the class a" in text_alternative(
-        draw(p, Results.of(evaluate_predictions(p, resamples=2)))
-    )
+    assert "all images are of the class a" in text_alternative(draw(p, Results.of(evaluate_predictions(p))))
 
 
 @pytest.mark.skipif(not drawing._east_asian_fonts(), reason="no font with East Asian characters is installed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ def pages(folder: Path, repeats: int = 1) -> tuple[str, str]:
     """report.md and methods.md of two folds, divided once or more."""
     policies = [choose_policy(draw(seed, range(100, 180)), TARGET) for seed in range(2 * repeats)]
     tests = [policy.apply(draw(9 + k, range(40 * (k % 2), 40 * (k % 2) + 40))) for k, policy in enumerate(policies)]
-    pooled, each = out_of_fold(tests, 2), [evaluate_predictions(test, 0) for test in tests]
+    pooled, each = out_of_fold(tests, 2), [evaluate_predictions(test) for test in tests]
     folds = folds_of_classes(each, policies, ("auroc", "accuracy"), metric_values(pooled)["auroc"], TARGET)
     figure = reliability(pooled, write_report(folder, pooled, TARGET, folds=folds, figures=()))
     assert figure is not None and "not calibrated: ECE" in str(figure.axes[0].get_legend_handles_labels()[1])
@@ -58,7 +59,7 @@ def test_the_words_count_the_folds_that_chose_a_threshold() -> None:
     tests, none = [draw(9, range(40)), draw(10, range(40, 80))], EvaluateConfig(calibration="none")
     policies = [choose_policy(draw(5 + k, range(100, 180)), way) for k, way in enumerate((TARGET, none))]
     pooled = out_of_fold([of.apply(test) for of, test in zip(policies, tests, strict=True)], 2)
-    each = [evaluate_predictions(test, 0) for test in tests]
+    each = [evaluate_predictions(test) for test in tests]
     folds = folds_of_classes(each, policies, ("auroc", "accuracy"), 0.9, TARGET)
     found = Report.of(pooled, Origin(title="x"), TARGET, Extra(folds=folds)).results
     assert "at the threshold that 1 of 2 folds chose (target sensitivity 0.9), and 0.5 in the" in first_sentence(found)
@@ -100,11 +101,35 @@ def test_a_finding_is_called_from_what_its_folds_chose_and_its_report_counts_no_
         ),
     ):
         policies = [choose_policy(draw(5 + k, range(100, 180)), way) for k, way in enumerate((asked, second))]
-        each = [evaluate_predictions(test, 0) for test in tests]
+        each = [evaluate_predictions(test) for test in tests]
         of_one = folds_of_classes(each, policies, ("auroc", "accuracy"), 0.9, asked)
         folds = of_one.model_copy(update={"findings": dict.fromkeys(pooled.classes, of_one)})
         report = Report.of(pooled, Origin(title="x"), config, Extra(folds=folds))
         assert f"of the others at the threshold {threshold}." in first_sentence(report.results)
         assert f"Each finding was called from {rule}." in methods_text(report.results).paragraphs[0]
+        each, policies = each * 2, policies * 2  # the images were divided twice
+        twice = folds_of_classes(each, policies, ("auroc", "accuracy"), 0.9, asked)
+        twice = twice.model_copy(update={"findings": dict.fromkeys(pooled.classes, twice)})
+        vote = "if most of these models (of a tie, their mean) called it so, each " * (asked is TARGET)
+        text = methods_text(report.results.model_copy(update={"folds": twice})).paragraphs[0]
+        assert f"Each finding was called {vote}from {rule}." in text
         assert len(report.findings) == 2 and all(of.results.answers is None for of in report.findings.values())
         assert all(ANSWER not in of.predictions.columns for of in report.findings.values())
+
+
+def test_of_repeated_folds_with_costs_the_methods_name_the_vote() -> None:
+    tests, costs = [draw(9, range(40)), draw(10, range(40, 80))], [[0.0, 1.0, 5.0], [1.0, 0.0, 1.0], [4.0, 1.0, 0.0]]
+    three, names = np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32), ("a", "b", "c")
+    tests = [replace(test, classes=names, positive=None, logits=three[:40]) for test in tests]
+    for config, vote in (
+        (EvaluateConfig(resamples=0, report=False, cost=costs), " by most of these models; of a tie, by their mean"),
+        (EvaluateConfig(resamples=0, report=False), ""),
+    ):
+        validation = replace(draw(1, range(80)), classes=names, positive=None, labels=np.arange(80) % 3, logits=three)
+        policy = choose_policy(validation, config)
+        pooled = out_of_fold([policy.apply(test) for test in tests * 2], 2)
+        each = [evaluate_predictions(test) for test in tests * 2]
+        folds = folds_of_classes(each, [policy] * 4, ("auroc", "accuracy"), 0.9, config)
+        text = methods_text(Report.of(pooled, Origin(title="x"), config, Extra(folds=folds)).results).paragraphs[0]
+        way = "lowest expected cost" if vote else "largest probability"
+        assert f"The class with the {way} was predicted{vote}." in text

@@ -380,7 +380,7 @@ def test_the_method_of_an_auroc_is_its_own(tmp_path: Path) -> None:
             "AUROC (Wilson, variance of the mean), balanced accuracy (Wilson, variance of the mean), accuracy (Wilson",
         ),
     ):
-        assert said in sampling_of(Results.of(evaluate_predictions(draw(case), 20)))
+        assert said in sampling_of(Results.of(evaluate_predictions(draw(case))))
 
 
 def test_a_model_that_says_one_thing_is_told(tmp_path: Path) -> None:
@@ -389,8 +389,8 @@ def test_a_model_that_says_one_thing_is_told(tmp_path: Path) -> None:
     )
     text, metrics = page(tmp_path / "constant", draw("constant"))
     assert metrics["notes"][0] == said and said in text
-    assert not learnt_nothing(evaluate_predictions(draw("two classes"), 0))
-    assert not learnt_nothing(evaluate_predictions(draw("one class"), 0))
+    assert not learnt_nothing(evaluate_predictions(draw("two classes")))
+    assert not learnt_nothing(evaluate_predictions(draw("one class")))
 
 
 def test_the_reasons_of_missing_intervals_are_grouped_and_cut(tmp_path: Path) -> None:
@@ -407,8 +407,8 @@ def test_the_reasons_of_missing_intervals_are_grouped_and_cut(tmp_path: Path) ->
 
 def test_a_few_images_are_few_below_thirty() -> None:
     p = draw("no patients")
-    assert any("only 29 images" in note for note in evaluate_predictions(p.take(np.arange(29)), 0)["notes"])
-    assert not any("There are only" in note for note in evaluate_predictions(p.take(np.arange(30)), 0)["notes"])
+    assert any("only 29 images" in note for note in evaluate_predictions(p.take(np.arange(29)))["notes"])
+    assert not any("There are only" in note for note in evaluate_predictions(p.take(np.arange(30)))["notes"])
 
 
 def test_the_answers_are_counted(tmp_path: Path) -> None:
@@ -433,7 +433,7 @@ def test_independent_images_are_not_said_to_be_unlike_where_none_was_wrong() -> 
     p = draw("pure")
     logits = np.eye(2, dtype=np.float32)[p.labels] * 4
     logits[np.flatnonzero(p.labels == 0)[[0, 5, 9]]] *= -1  # all of the second class are right
-    found = Results.of(evaluate_predictions(replace(p, logits=logits), 0))
+    found = Results.of(evaluate_predictions(replace(p, logits=logits)))
     told = blocks_of("sections/results.html.j2", metrics=found)[0]
     assert "(all are right; an intraclass correlation of at least 0.05 is assumed)" in str(told)
 

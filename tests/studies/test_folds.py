@@ -368,7 +368,7 @@ def test_the_flow_of_folds_counts_validation_and_what_is_held_out(tmp_path: Path
     one = next(iter(told.splits.values()))
     long = {f"grade {k}": Count(images=1000 + k, patients=900 + k) for k in range(5)}
     told = told.model_copy(update={"splits": told.splits | {"fold 1": one.model_copy(update={"classes": long})}})
-    figure = participant_flow.flow(p, Results.of(evaluate_predictions(p, resamples=0), flow=told))
+    figure = participant_flow.flow(p, Results.of(evaluate_predictions(p), flow=told))
     assert figure is not None
     texts = [line for text in figure.findobj(Text) for line in text.get_text().splitlines()]
     assert all(f"grade {k}: {1000 + k:,} / {900 + k}" in " ".join(texts) for k in range(5)) and "…" not in str(texts)
@@ -498,7 +498,7 @@ def number(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     """Two folds of a number."""
     place = tmp_path_factory.mktemp("number")
     root = draw_table(place / "data", "number")
-    settings = OF_TABLE | {"labels": root / "labels.csv", "target": "number", "unit": "mm"}
+    settings = OF_TABLE | {"labels": root / "labels.csv", "target": "number", "unit": "mm", "resamples": 0}
     return train(root, output=place, name="all", sets=(*TINY_SETS, "data.val_fraction=0.25"), **settings)
 
 

@@ -67,7 +67,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def rank(data: Path, output: Path, *weights: object, **flags: Any) -> RankingResult:
     names = [str(name) for name in weights]
-    flags = {"resamples": 50, "device": "cpu"} | flags
+    flags = {"device": "cpu"} | flags
     found = probe(data, weights=names, output=output, name="r", **flags)
     assert isinstance(found, RankingResult)
     return found

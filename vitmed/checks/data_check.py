@@ -25,7 +25,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.messages import say, warn
 from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, grouped, listed, one_spelling
-from vitmed.data.folders import SPLITS, image_names, import_fix, split_of, walk
+from vitmed.data.folders import CLOSED, SPLITS, image_names, import_fix, split_of, walk
 from vitmed.data.image_cache import ImageCache, scan
 from vitmed.data.label_kinds import LabelRequest, grade_order, number_in, plain_grade
 from vitmed.data.listing import list_by_table
@@ -134,7 +134,7 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
         yield make("nested_root", text, [copy])
     for folder, reason in contents.unreadable.items():
         text = f"folder {folder or '.'} cannot be read ({reason})"
-        yield make("unreadable", text, [folder or "."], fix="check its permissions")
+        yield make("unreadable", text, [folder or "."], fix=CLOSED)
     for split, folders in contents.splits.items():
         if len(folders) > 1:
             yield make("two_split_folders", f"{' and '.join(folders)} are both {split}", folders)
@@ -271,7 +271,7 @@ def check_before_training(
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
     checked = run_checks(images, source, splits=("train",), read=splits)
-    serious = _report(checked.problems)
+    serious = _report(checked.problems, config.data.divided)
     leaks = [problem.code for problem in serious if problem.code in ("patients_across_splits", "copies_across_splits")]
     if leaks and any(how.startswith(("folder", "table")) for how in splits.made.values()):
         how = "keeps copies in one split" if source is None else "splits by patient"
@@ -305,19 +305,21 @@ def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
         contents = replace(contents, places=places, folders={None: names}, splits={})
     problems = in_order(folder_problems(contents))
     error = next((problem for problem in problems if problem.severity == "error"), None)
-    _report([p for p in problems if p is not error and (p.code, p.severity) != ("missing_class", "warning")])
+    said = [p for p in problems if p is not error and (p.code, p.severity) != ("missing_class", "warning")]
+    _report(said, data.divided)
     if error is not None:
         files = "".join(f"\n{file}" for file in error.files)
         raise DataError(f"{root}: {error.text} ({error.code}){files}", error.fix)
 
 
-def _report(problems: Iterable[Problem]) -> list[Problem]:
-    """Print errors and warnings in a line each, and return them, worst first."""
+def _report(problems: Iterable[Problem], divided: bool) -> list[Problem]:
+    """Print errors and warnings in a line each, and return them, worst first; where `divided`, advise no folds."""
     serious = [p for p in in_order(problems) if p.severity != "note" or p.code == "few_to_train"]
     advised = {"class_of_few_patients", "class_of_one_patient", "few_to_train"}  # once each
     for problem in serious:
         named = f": {', '.join(problem.files[:3])}{', ...' * (problem.count > 3)}" if problem.files else ""
-        advice = f". {problem.fix[0].upper()}{problem.fix[1:]}" * (problem.code in advised)
+        fix = re.split("; or| and train with", problem.fix)[0] if divided else problem.fix
+        advice = f". {fix[0].upper()}{fix[1:]}" * (problem.code in advised)
         advised -= {problem.code}
         near = problem.code == "near_copies_across_splits"
         together = "; without patients, --groups copies keeps them in one split" * near
@@ -407,7 +409,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     contents, request = read_contents(root), LabelRequest.of(data, config.evaluate.ordinal)
     if not contents.places and contents.unreadable:
         closed, reason = next(iter(contents.unreadable.items()))
-        raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
+        raise DataError(f"{root / closed}: cannot be read ({reason})", CLOSED)
     if not contents.every:
         raise DataError(f"{root}: no image of a type that vitmed reads", import_fix(root) or "name a folder of images")
     names: Sequence[str] = sorted({place.label for place in contents.places.values() if place.label})
@@ -432,8 +434,8 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
             names = grade_order(names, request.order, str(root))
     files = list(contents.places)
     train = [root / path for path, place in contents.places.items() if place.split in (None, "train")]
-    chosen = choose_window(train, "auto", data.frame)  # the check sees what the network would see
-    for line in chosen.notes:
+    chosen = choose_window(train, "auto", data.frame, "images" if len(train) == len(files) else "training images")
+    for line in chosen.notes:  # the check sees what the network would see
         say(line)
     records = scan(root, files, ImageCache(data.frame, chosen.window, keep=index))
     guess = suggest_groups(files, labels is None)

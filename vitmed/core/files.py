@@ -211,7 +211,7 @@ def not_written(path: Path, error: OSError) -> UsageError:
         return UsageError(f"{path}: cannot be written ({error.strerror or error})", fix)
     free = "unknown"
     with contextlib.suppress(OSError):
-        free = f"{shutil.disk_usage(path.parent).free / 2**20:,.1f} MB"
+        free = f"{shutil.disk_usage(path if path.is_dir() else path.parent).free / 2**20:,.1f} MB"
     return DiskFullError(f"{path}: cannot be written ({error.strerror}; free: {free})", DiskFullError.ROOM)
 
 
@@ -239,14 +239,14 @@ def make_folder(path: str | Path) -> None:
 
 
 def probe(folder: str | Path, named: str | Path | None = None) -> None:
-    """Check, before the long work, that files can be made in a folder, which is made where it is missing. Raises
-    UsageError, which names the folder or `named`."""
+    """Check, before the long work, that files can be made in a folder, which is made where it is missing, and that its
+    disk has room for 1 MB. Raises UsageError, which names the folder or `named`."""
     make_folder(folder)
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(2**20))
     except OSError as error:
-        raise UsageError(f"{named or folder}: cannot be written ({error.strerror})", "choose another place") from None
+        raise not_written(Path(named or folder), error) from None
 
 
 def free_name(path: Path, suffix: str = "") -> Path:

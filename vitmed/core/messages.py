@@ -20,12 +20,13 @@ from vitmed.core.text import visible
 Advance = Callable[..., None]  # (done, total, text="")
 WIDE, LONGEST = 100, 200  # characters of a line, and of a warning, on a screen that shows no details
 GRAVE = (  # words of warnings and notes on what may make a result false, the gravest first
+    "within its first pass",  # of training: the numbers say nothing
     "(?<!may be )(?<!same picture )in two splits(?! .guessed)|another split|Leakage: |splits leak|was trained on|"
     "with a patient used to make the model|the weights were made with|the publisher names the images|may be swapped|"
     "changed or disappeared",
     "predicted as|oes not distinguish|does not predict it|network does not learn|is not shown to be better|"
     "lie outside the window",
-    "which was used to make the model|within its first pass",
+    "which was used to make the model",
     "guessed from the file names",
     "may be in two splits|may also be in the training images",  # any patient: more than pictures that look alike
     "in two splits",
@@ -34,7 +35,7 @@ GRAVE = (  # words of warnings and notes on what may make a result false, the gr
     "of a single colour|could not be read|cannot be read",
     "worse than it could be",
 )
-GRAVEST = 3  # the first of these: images leaked, the model is at chance, or the result is optimistic
+GRAVEST = 4  # the first of these: hardly trained, images leaked, the model is at chance, or the result is optimistic
 REMARK = re.compile(  # words of notes on how a result was computed: they make nothing false
     "^Pooled over|^The intervals of the pooled|^Each fold (decides|calls|predicts)|^Predicted in|"
     "^The table has no logits|these images have no such column|is undefined in |eans over findings|"

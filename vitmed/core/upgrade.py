@@ -84,7 +84,7 @@ GONE = (  # parts of a metrics.json of 0.2.0, each by the keys that lead to it
     "prevalence.curve",
     *(f"overall.{name}" for name in VALUES["train.monitor"]),
     "error_by_range.equalised_odds",
-    "error_by_range.resamples",
+    *(f"{of}resamples" for of in ("", "error_by_range.", "patient_level.mean.", "patient_level.max.")),
     "calibration.another_class",
     *(f"calibration.{when}.ece_classwise{of}" for when in ("before", "after") for of in ("", "_if_right")),
 )

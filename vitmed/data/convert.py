@@ -5,7 +5,7 @@ library reads them. Its filters are not enough: `tarfile.data_filter` allows lin
 and `zipfile` has no filter (docs/libraries.md).
 
 MedMNIST: `{train,val,test}_images`, (N, H, W) or (N, H, W, 3) uint8, and `{train,val,test}_labels`: (N, 1) or (N,)
-integers or a few whole floats, which are classes, or other floats, a number; or (N, F) findings: 1, 0, -1 (not known).
+integers or a few whole floats from 0 on, which are classes; other floats, a number; (N, F) findings: 1, 0, -1 unknown.
 
 CIFAR-10: https://www.cs.toronto.edu/~kriz/cifar.html. A record of the binary version is one label byte and 3 planes of
 32 x 32, red, green, blue. IDX: two zero bytes, the type (8: uint8), the number of dimensions, each dimension as four
@@ -289,7 +289,7 @@ def _medmnist(folder: Path, source: Path) -> PublicSet | None:
         return None
     parts = {name: _split(folder, name, source) for name in have}
     every = np.concatenate([part.labels.ravel() for part in parts.values()])
-    if np.all(every == every // 1) and (every.dtype.kind == "i" or len(np.unique(every)) <= MANY_VALUES):
+    if every.dtype.kind == "i" or (len(of := np.unique(every)) <= MANY_VALUES and of[0] >= 0 and (of == of // 1).all()):
         parts = {name: part._replace(labels=part.labels.astype(np.int64)) for name, part in parts.items()}
         for name, (_, found) in parts.items():
             if found.ndim == 1 and (found.min() < 0 or found.max() >= CLASSES):

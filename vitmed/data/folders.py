@@ -17,6 +17,7 @@ from vitmed.core.places import ARCHIVES, new_folder
 from vitmed.core.text import counted, quoted
 from vitmed.imaging.decode import READERS, is_image
 
+CLOSED = "check its permissions; or move it, if its path is too long"  # what to do about a folder
 TABLES = (".csv", ".tsv", ".xlsx")
 RUBBISH = {"thumbs.db", "ehthumbs.db", "desktop.ini", ".ds_store", ".directory", "icon\r"}
 RUBBISH_FOLDERS = {"__macosx", "@eadir", "$recycle.bin"}  # beside the hidden ones
@@ -89,7 +90,7 @@ def subfolders(root: Path) -> list[Path]:
     try:
         return [root / name for name in sorted(list_folder(str(root)).folders)]
     except OSError as error:
-        raise DataError(f"{root}: cannot be read ({error.strerror})", "check its permissions") from None
+        raise DataError(f"{root}: cannot be read ({error.strerror})", CLOSED) from None
 
 
 def walk(root: Path) -> Iterator[tuple[str, "FolderEntries | OSError"]]:
@@ -114,7 +115,7 @@ def image_names(folder: Path, prefix: str = "") -> list[str]:
     for below, inside in walk(folder):
         if isinstance(inside, OSError):
             problem = f"{Path(folder, below)}: cannot be read ({inside.strerror})"
-            raise DataError(problem, "check its permissions")
+            raise DataError(problem, CLOSED)
         names += [f"{prefix}{below}{name}" for name in inside.images]
     return sorted(names, key=lambda name: name.replace("/", "\0"))  # a/b before a-b, as its folder is
 

@@ -91,7 +91,7 @@ def find_patients(
         from scipy.sparse import coo_array  # imported here: predict starts without it
         from scipy.sparse.csgraph import connected_components
 
-        window = choose_window([root / path for path in paths], "auto", config.frame).window  # as in `vitmed check`
+        window = choose_window([root / path for path in paths], "auto", config.frame, "images").window  # as in `check`
         records = scan(root, paths, ImageCache(config.frame, window, keep=config.cache))
         pairs = [(group[0], other) for group in itertools.chain(*find_copies(records)) for other in group[1:]]
         one, other = np.array(pairs, dtype=np.int64).reshape(-1, 2).T

@@ -25,7 +25,7 @@ from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import FEWEST, Estimate, estimate, of_shares
 from vitmed.metrics.intervals import Units, class_shares, ratio, share_ratio
 from vitmed.metrics.kinds.classes import PreparedPredictions
-from vitmed.metrics.kinds.grades import grade_costs, grades_of
+from vitmed.metrics.kinds.grades import grade_costs, grade_errors, grades_of
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 
 FEW = 10  # positive or negative images, or patients, below which a choice on validation is unreliable
@@ -389,6 +389,8 @@ def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, co
     few = boot.units.fewer(labels == kinds.sum(axis=0).argmax())
     drawn = drawn if few >= FEWEST else dict.fromkeys(drawn, np.empty(0))
     costed = {name: boot.estimate(float(value), drawn[name], few) for name, value in whole.items()}
+    if config.cost == "absolute" and positive is None:  # it is the error in grades, with the same interval
+        costed["expected_cost"] = grade_errors(matrix[labels, called].astype(int), predictions.classes, boot.units).off
     return DecisionCost(**costed, accuracy=boot.proportion(called == labels))
 
 

@@ -15,11 +15,9 @@ import numpy as np
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from vitmed.core.base_models import Frozen, Stored
-from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.areas import area_interval, class_areas
-from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.intervals import Units
+from vitmed.metrics.estimates import Estimate, estimate, of_share
+from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.predictions import Predictions, group_index
 from vitmed.metrics.predictions_csv import OOD_SCORE, as_number
 
@@ -124,20 +122,18 @@ class OutOfDistribution(Frozen):
     error_rate_above: Estimate | None = None
 
 
-def report_ood_scores(
-    predictions: Predictions, fitted: OodScore | None, config: EvaluateConfig
-) -> OutOfDistribution | None:
+def report_ood_scores(predictions: Predictions, fitted: OodScore | None) -> OutOfDistribution | None:
     """How many of the evaluated images are unlike the training images, and of classes how often their predictions are
     wrong; None where the predictions hold no scores."""
     scores = scores_of(predictions)
     if scores is None or fitted is None or not len(scores):
         return None
-    boot, above, errors = Bootstrap.of(predictions, config.resamples), scores > 1, dict[str, Any]()
+    units, above, errors = Units(predictions.units), scores > 1, dict[str, Any]()
     if predictions.kind == "classes" and predictions.labels is not None:
         parts = {"below": ~above, "above": above}
-        errors = {f"error_rate_{name}": boot.proportion(~predictions.right, part) for name, part in parts.items()}
-    counts: dict[str, Any] = {"n": fitted.n, "n_above": int(above.sum()), "flagged": boot.proportion(above)}
-    return OutOfDistribution(**counts, quantiles=np.quantile(scores, QUANTILES).tolist(), **errors)
+        errors = {f"error_rate_{name}": of_share(share(~predictions.right, of, units)) for name, of in parts.items()}
+    quantiles, flagged = np.quantile(scores, QUANTILES).tolist(), of_share(share(above, None, units))
+    return OutOfDistribution(n=fitted.n, n_above=int(above.sum()), flagged=flagged, quantiles=quantiles, **errors)
 
 
 def detection_auroc(

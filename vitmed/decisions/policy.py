@@ -23,9 +23,8 @@ from vitmed.decisions.conformal import IntervalReach, SetThresholds, fit_interva
 from vitmed.decisions.operating_points import DECIDES, TITLES, PolicyPoints, apply_point, choose_points
 from vitmed.decisions.out_of_distribution import OodScore, scores_of
 from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
-from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.estimates import FEWEST, Estimate
-from vitmed.metrics.intervals import Units
+from vitmed.metrics.estimates import FEWEST, Estimate, of_share
+from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.kinds.findings import FindingPredictions, absence, fewer_holders
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -374,16 +373,16 @@ def count_answers(predictions: Predictions) -> AnswerCounts | None:
     cells = predictions.columns.get(ANSWER, ())
     if not cells:
         return None
-    answered, boot = np.array([cell == YES for cell in cells]), Bootstrap.of(predictions, 0)
+    answered, units = np.array([cell == YES for cell in cells]), Units(predictions.units)
     reasons = [reason for cell in cells if cell != YES for reason in NEXT.split(cell.removeprefix(NO))]
     why = Counter(SEVERAL if reason.endswith(SEVERAL) else reason for reason in reasons)
     wrong = ~predictions.right
     return AnswerCounts(
         n=len(cells),
         n_answered=int(answered.sum()),
-        answered=boot.proportion(answered),
-        wrong_answered=boot.proportion(wrong, answered),
-        wrong_unanswered=boot.proportion(wrong, ~answered),
+        answered=of_share(share(answered, None, units)),
+        wrong_answered=of_share(share(wrong, answered, units)),
+        wrong_unanswered=of_share(share(wrong, ~answered, units)),
         unanswered=dict(why.most_common()),
     )
 

@@ -159,7 +159,7 @@ TARGETS: dict[str, TargetKind] = {
             answer="predictions.values, predictions.intervals",
         ),
         idle=(
-            *("data.positive", "data.uncertain", *OF_CLASSES_ALONE, *READERS),
+            *("data.positive", "data.uncertain", "evaluate.resamples", *OF_CLASSES_ALONE, *READERS),
             *(f"evaluate.{name}" for name in sorted(CHOOSING - {"coverage"})),
         ),
     ),

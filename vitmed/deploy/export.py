@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, GateError, UsageError
@@ -355,21 +355,16 @@ def write_weights(saved: Checkpoint, target: Path, root: Path) -> WeightsGate:
     return gate
 
 
-def load_timm(folder: Path) -> nn.Module:
-    """Load the network of timm: (B, C, S, S) -> logits (B, K). Raises ImportError where timm is not installed."""
-    import timm
-
-    return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-
-
 @FULL_FP32
 def compare_weights(saved: Checkpoint, folder: Path, target: Path, root: Path) -> WeightsGate:
     """The logits of timm beside ours, on validation images as our preprocessing prepares them. Raises ImportError: timm
     is not installed; GateError: it cannot load the folder."""
     how = saved.preprocessing
     try:
+        import timm
+
         with quiet():
-            network = load_timm(folder)
+            network = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()  # (B, C, S, S) -> logits (B, K)
     except ImportError:
         raise
     except Exception as error:  # of timm, which has errors of its own

@@ -26,7 +26,7 @@ from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, 
 from vitmed.inference.load import Answer, Model
 from vitmed.models.sizes import size_label
 
-SCHEME, FORM = "99VITMED", "3"  # the private codes; a new form of the report is another object, so has another UID
+SCHEME, FORM = "99VITMED", "4"  # the private codes; a new form of the report is another object, so has another UID
 LONGEST = 64  # characters of a code's meaning (VR LO)
 MOST_CLASSES = 20  # likeliest classes whose probability a report has
 SERIES = 9100  # number of the series of reports in a study, far from those of a scanner
@@ -158,11 +158,12 @@ def _number(group: Group, answer: Answer, policy: DecisionPolicy | None) -> None
         unit = coded(answer.unit)
         if noted.strip() and noted.isascii():
             unit = sr.CodedConcept(f"{{{noted}}}", "UCUM", unit.meaning)
-    name = "Predicted value" if answer.answered else "Predicted value, but not answered"
-    group.measure(name, answer.prediction, unit)
+    but = ", but not answered" * (not answer.answered)
+    group.measure(f"Predicted value{but}", answer.prediction, unit)
     if answer.interval is not None and isinstance(policy, NumberPolicy) and policy.intervals is not None:
         for end, value in zip(("Lower", "Upper"), answer.interval, strict=True):
-            group.measure(f"{end} end of the {100 * policy.intervals.coverage:.3g}% prediction interval", value, unit)
+            name = f"{end} end of the {100 * policy.intervals.coverage:.3g}% prediction interval"
+            group.measure(name + but, value, unit)
 
 
 def structured_report(answer: Answer, model: Model, header: Any, uid: str, note: str = "") -> bytes:

@@ -37,9 +37,9 @@ class ChosenWindow:
 
 
 def choose_window(
-    paths: Sequence[Path], setting: str | Sequence[float] | None = "auto", frame: int | None = None
+    paths: Sequence[Path], setting: Window | list[float] = "auto", frame: int | None = None, of: str = "training images"
 ) -> ChosenWindow:
-    """Resolve `auto` and `percentiles` (`data.window`) to the window that the training images need.
+    """Resolve `auto` and `percentiles` (`data.window`) to the window that images need, which messages call `of`.
 
     `auto` is None if no image needs a window, "dicom" if every image is a DICOM file that stores one, else the
     percentiles. Unreadable files are left to the data check. Raises UsageError if a package that reads some is missing.
@@ -47,7 +47,7 @@ def choose_window(
     if setting is None:
         return ChosenWindow(None)
     looked = dict[Path, ImageHeader | bool]()
-    with bar("looking at training images") as advance:
+    with bar(f"looking at {of}") as advance:
         for done, path in enumerate(paths, 1):
             looked[path] = _header_if_windowed(path)
             advance(done, len(paths))
@@ -60,7 +60,7 @@ def choose_window(
     depth = f"{bits[0]}-bit" if len(bits) == 1 else f"{bits[0]}- to {bits[-1]}-bit"
     kind = f"{depth} {'DICOM ' if all(header.format == 'DICOM' for header in headers.values()) else ''}images"
     if eight_bit:
-        mixed = f"{eight_bit:,} of {len(paths):,} training images have 8 bits and are not windowed, {len(headers):,} "
+        mixed = f"{eight_bit:,} of {len(paths):,} {of} have 8 bits and are not windowed, {len(headers):,} "
         warnings.append(f"{mixed}are windowed: the two look different, and a model may learn the difference")
     if setting == "auto" and not eight_bit and all(header.windows for header in headers.values()):
         setting = "dicom"
@@ -81,7 +81,7 @@ def choose_window(
         if not joined:
             return ChosenWindow(None, [], warnings)
         limits = tuple(limit for sample in joined.values() for limit in _percentiles(sample))
-        how, outside = f"the {LOW} and {HIGH} percentile of {len(parts):,} of {len(paths):,} training images", []
+        how, outside = f"the {LOW} and {HIGH} percentile of {len(parts):,} of {len(paths):,} {of}", []
         wide = [(_percentiles(v), limits[-2:] if white else limits[:2]) for v, _, white in parts if len(bits) > 1]
         if 10 * (faint := sum(FAINT * (high - low) < of[1] - of[0] for (low, high), of in wide)) > len(wide):
             shown = f"{faint:,} of {len(parts):,} images fill less than 1/{FAINT} of the window of all bit depths"

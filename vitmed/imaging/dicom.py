@@ -159,6 +159,7 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
     from pydicom import dcmread
     from pydicom.encaps import get_frame
     from pydicom.pixels import get_decoder, pixel_array
+    from pydicom.pixels.utils import get_expected_length
     from pydicom.uid import UID
 
     syntax = UID(head.file_meta.TransferSyntaxUID)
@@ -193,6 +194,10 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
             if frame.components != samples or not 8 <= frame.bits <= allocated or stored < 8 == allocated:
                 holds = f"{frame.components} x {frame.bits} bits for each pixel, the header states {samples} x {stored}"
                 raise DataError(f"{path}: the JPEG holds {holds}", "export it without compression")
+    elif syntax != DEFLATED:
+        held = path.stat().st_size - start - (12 if explicit else 8)  # below 0 without pixel data
+        if 0 <= held < (expected := get_expected_length(head) // frames * (index + 1)):
+            raise ValueError(f"the file is cut: {held:,} bytes of pixel data, expected {expected:,}")
     whole = syntax == DEFLATED or explicit == syntax.is_implicit_VR  # pydicom reads these only as a whole file
     if whole and path.stat().st_size > BYTES:
         raise DataError(f"{path}: over {BYTES:,} bytes, and readable only as a whole", "export single frames")

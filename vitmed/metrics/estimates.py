@@ -102,7 +102,6 @@ class Numbers(Frozen):
     n: int
     n_groups: int | None  # patients; None where they are unknown
     resampling: str  # "by patient" or "by image"
-    resamples: int
     level: float
     classes: list[str]
     positive_class: str | None  # None unless there are two classes

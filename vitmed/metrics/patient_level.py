@@ -16,7 +16,7 @@ from vitmed.metrics.kinds.classes import MANY_CLASSES, evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 FEWEST_KNOWN = 5  # patients with a label, of more than two classes
-OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}  # of `Numbers`: others are long
+OF_MANY_CLASSES = {"n", "n_groups", "resampling", "overall", "notes"}  # of `Numbers`: others are long
 
 
 class ByPatient(Frozen):
@@ -26,7 +26,6 @@ class ByPatient(Frozen):
     n: int | None = None
     n_groups: int | None = None
     resampling: str | None = None
-    resamples: int | None = None
     positive_class: str | None = None
     overall: dict[str, Estimate] = {}
     per_class: dict[str, ClassNumbers] = {}
@@ -93,7 +92,7 @@ def patient_predictions(predictions: Predictions, way: str) -> Predictions:
     return replace(combined, threshold=predictions.threshold, costs=predictions.costs)
 
 
-def patient_level(predictions: Predictions, resamples: int = 2000) -> PatientLevel | None:
+def patient_level(predictions: Predictions) -> PatientLevel | None:
     """Every number of `evaluate_predictions` with each patient a unit, for each of `WAYS`; None where patients are
     unknown."""
     if predictions.groups is None or not len(predictions):
@@ -111,7 +110,7 @@ def patient_level(predictions: Predictions, resamples: int = 2000) -> PatientLev
             level[way] = ByPatient(text=text, reason=why)
             continue
         combined = patient_predictions(predictions, way)
-        numbers = evaluate_predictions(combined, resamples)
+        numbers = evaluate_predictions(combined)
         kept = OF_MANY_CLASSES if classes > MANY_CLASSES else numbers.model_fields_set - {"classes", "level"}
         about = [note for note in numbers.notes if not note.startswith("All images of")]  # may be of more patients
         words = {"There is no image of": "There is no patient of", " has only ": " is the label of only "}

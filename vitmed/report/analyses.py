@@ -102,7 +102,7 @@ def compare_with_own_test(material: Material) -> External | None:
     predictions, metrics, internal = material.predictions, material.metrics, material.extra.internal
     if internal is None or not len(internal) or internal.classes != predictions.classes:
         return None
-    own = material.kind.evaluate(internal, material.config.resamples)
+    own = material.kind.evaluate(internal)
     pairs = {name: (own.overall[name], metrics.overall[name]) for name in OVERALL if name in own.overall}
     absent = [c for c in own.classes if (own.per_class[c].n > 0) != (metrics.per_class[c].n > 0)]
     nothing, prevalence = estimate(float("nan"), float("nan"), float("nan"), "mover"), None
@@ -132,11 +132,11 @@ def compare_with_own_test(material: Material) -> External | None:
 
 BY_FOLD: dict[str, Any] = {"method": "by fold", "scale": None, "bias": None, "note": ""}  # of pooled folds
 OF_EVERY_KIND: dict[str, Analysis] = {
-    "out_of_distribution": lambda m: report_ood_scores(m.predictions, m.chosen("ood_score"), m.config),
+    "out_of_distribution": lambda m: report_ood_scores(m.predictions, m.chosen("ood_score")),
 }
 CLASS_ANALYSES: dict[str, Analysis] = {
     "external": compare_with_own_test,
-    "patient_level": lambda m: patient_level(m.predictions, m.config.resamples),
+    "patient_level": lambda m: patient_level(m.predictions),
     "per_patient": lambda m: per_patient(m.predictions),
     "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.kind),
     "agreement": lambda m: agreement(m.predictions, m.config, m.metrics.overall["cohen_kappa"]),

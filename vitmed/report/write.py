@@ -70,7 +70,7 @@ class Report:
         predictions = replace(predictions, named=config.show_names)
         target = target_of(predictions, config.ordinal)
         kind = TARGETS[target.kind].numbers
-        numbers = kind.evaluate(predictions, config.resamples)
+        numbers = kind.evaluate(predictions)
         material = Material(predictions, numbers, config, extra, kind)
         policy = None if extra.policy is None else extra.policy.to_json()
         made = dict(origin) | {"evaluate": config.model_dump(), "policy": policy}

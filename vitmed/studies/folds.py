@@ -265,7 +265,7 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
                 "that the pooled means count, because too few patients of a fold have them. Compare the folds in the "
                 "report of each finding."
             )
-    if not learnt_nothing(TARGETS[results[0].target.kind].numbers.evaluate(pooled, 0)):
+    if not learnt_nothing(TARGETS[results[0].target.kind].numbers.evaluate(pooled)):
         notes += by_name([learnt_nothing(r) for r in results])  # of single folds, which the pooled numbers hide
     notes += by_name([r.report.notes for r in results])
     data = build_config(resumed_settings(saved[0].config, runs[0], root, {})).data
@@ -298,7 +298,7 @@ def _each(results: Sequence[Results], evaluated: Sequence[Evaluated], pooled: An
         return Folds(asked="default", target=None, costs=None, each=each)
     point, findings = asked_point(config, 2), {}
     for name in pooled.classes:
-        numbers = [evaluate_predictions(cast(Any, e.predictions).of(name), 0) for e in evaluated]
+        numbers = [evaluate_predictions(cast(Any, e.predictions).of(name)) for e in evaluated]
         of_finding = [policy.findings[name] if isinstance(policy, FindingPolicy) else None for policy in policies]
         auroc = metric_values(pooled.of(name))["auroc"]
         findings[name] = folds_of_classes(numbers, of_finding, by_fold_names("classes"), auroc, config)

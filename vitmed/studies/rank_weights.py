@@ -45,7 +45,7 @@ from vitmed.training.plan import make_plan
 from vitmed.training.run import splits_csv
 
 SEEN = ("model.image_size", "model.channels", "model.weights")
-OF_RANKING = (*SEEN, "train.device", "evaluate.resamples", "evaluate.ordinal")  # settings that a ranking uses
+OF_RANKING = (*SEEN, "train.device", "evaluate.ordinal")  # settings that a ranking uses
 ALL_LOCAL = "all-local"
 COLOURS = "colours and size"
 

@@ -100,7 +100,7 @@ def test_worked_by_hand() -> None:
     labels = np.array([1] * 40 + [0] * 60)
     called = np.array([1] * 30 + [0] * 10 + [1] * 6 + [0] * 54)
     logits = np.stack([np.zeros(100), np.where(called == 1, 1.0, -1.0)], axis=1).astype(np.float32)
-    result = evaluate_predictions(Predictions(("normal", "sick"), ("x",) * 100, None, labels, logits), resamples=200)
+    result = evaluate_predictions(Predictions(("normal", "sick"), ("x",) * 100, None, labels, logits))
     sick = {name: result["per_class"]["sick"][name]["value"] for name in PER_CLASS}
     assert sick["sensitivity"] == pytest.approx(30 / 40)
     assert sick["specificity"] == pytest.approx(54 / 60)
@@ -120,7 +120,7 @@ def test_worked_by_hand() -> None:
 
 
 def test_every_number_has_an_interval_around_it() -> None:
-    result = evaluate_predictions(draw(3, size=200, groups=40), resamples=300)
+    result = evaluate_predictions(draw(3, size=200, groups=40))
     entries = dict(result["overall"])
     entries |= {f"{m} {c}": result["per_class"][c][m] for c in result["classes"] for m in PER_CLASS}
     assert len(entries) == len(METRICS) + 3 * len(PER_CLASS) == 34
@@ -294,7 +294,7 @@ def two_models(seed: int = 0, count: int = 60) -> tuple[Predictions, Predictions
 def test_two_models_are_compared_on_the_same_patients() -> None:
     good, poor = two_models()
     result = compare_predictions(good, poor)
-    separate = [evaluate_predictions(p, resamples=500)["overall"] for p in (good, poor)]
+    separate = [evaluate_predictions(p)["overall"] for p in (good, poor)]
     assert set(result["difference"]) == set(METRICS)
     for name, entry in result["difference"].items():
         assert entry["value"] == pytest.approx(separate[0][name]["value"] - separate[1][name]["value"]), name

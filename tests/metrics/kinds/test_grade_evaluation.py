@@ -80,7 +80,7 @@ def test_the_report_of_readers_has_the_same_numbers() -> None:
 
 def test_the_metrics_of_grades() -> None:
     p = draw(200, 40)
-    found, plain = evaluate_grades(p, 300), evaluate_predictions(p, 300)
+    found, plain = evaluate_grades(p), evaluate_predictions(p)
     assert list(found.overall) == list(GRADE_METRICS)
     assert {name: one.value for name, one in found.overall.items()} == pytest.approx(grade_values(p))
     assert all(found.overall[name] == plain.overall[name] for name in plain.overall)
@@ -159,7 +159,7 @@ def test_where_a_patient_has_half_of_the_images_the_intervals_are_wide_enough() 
 def test_what_cannot_be_known() -> None:
     p = draw(40)
     same = replace(p, labels=np.full(40, 2), decided=np.full(40, 2))
-    found, numbers = grade_results(same), evaluate_grades(same, 100)
+    found, numbers = grade_results(same), evaluate_grades(same)
     assert found.quadratic_kappa.value is None and found.off.value == 0 and found.off.low is None
     assert (
         found.why["quadratic_kappa"]
@@ -179,10 +179,10 @@ def test_what_cannot_be_known() -> None:
         alike = grade_results(grades)
         assert (alike.signed.value, alike.signed.low, alike.off.low) == (above, None, None)
         assert (alike.rps.low is None) == (not above)  # as of log loss and Brier score
-        assert alike.why.get("rps", "") == ("" if above else evaluate_grades(grades, 100).no_interval["log_loss"])
+        assert alike.why.get("rps", "") == ("" if above else evaluate_grades(grades).no_interval["log_loss"])
     nobody = p.take(np.empty(0, int))
-    assert grade_results(nobody).rps.value is None and evaluate_grades(nobody, 100).n == 0
-    for one in (found, numbers, grade_results(nobody), evaluate_grades(nobody, 100)):
+    assert grade_results(nobody).rps.value is None and evaluate_grades(nobody).n == 0
+    for one in (found, numbers, grade_results(nobody), evaluate_grades(nobody)):
         json.dumps(one.to_dict(), allow_nan=False)
 
 

@@ -114,7 +114,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(patients: int, images: in
 
 def test_what_is_reported() -> None:
     p = draw(np.random.default_rng(1), 40, 5, 0.9)
-    found = evaluate_number(p, 500)
+    found = evaluate_number(p)
     assert {name: one.value for name, one in found.overall.items()} == pytest.approx(number_values(p))
     assert list(found.overall) == list(NUMBER_METRICS) and (found.per_class, found.confusion_matrix) == ({}, [])
     assert (found.n, found.n_groups, found.resampling, found.classes) == (len(p), 40, "by patient", ["age"])

@@ -153,6 +153,12 @@ def test_a_number_set_by_hand_must_agree_with_the_weights(tmp_path: Path) -> Non
     for name, value in wrong.items():
         with pytest.raises(UsageError, match=r"w\.pth"):
             config_for_weights(ModelConfig(**{name: value}), weights)  # type: ignore[arg-type]
+    narrow = VisionTransformer(img_size=16, patch_size=8, embed_dim=64, depth=1, num_heads=2).state_dict()
+    torch.save(narrow, tmp_path / "two.pth")
+    ui, two = recording(), read_weights(tmp_path / "two.pth")
+    assert config_for_weights(ModelConfig(), two).heads == 1
+    assert "two.pth: no tensor shows the number of attention heads; 1 is assumed" in ui.warned.pop()
+    assert config_for_weights(ModelConfig(heads=2), two).heads == 2 and not ui.warned
     torch.save(theirs().state_dict(), tmp_path / "narrow.pth")  # 16 wide
     with pytest.raises(UsageError, match=r"model\.heads"):
         config_for_weights(ModelConfig(), read_weights(tmp_path / "narrow.pth"))
@@ -188,10 +194,14 @@ def changed(tmp_path: Path, **tensors: torch.Tensor) -> Path:
         ("owlvit.vision_model.pre_layernorm.weight", "OWL-ViT"),
         ("embeddings.detection_tokens", "YOLOS"),
         ("blocks.0.attn.qkv.weight", "quantised"),
+        ("blocks.0.attn.proj.weight", "is quantised or complex .torch.float8_e4m3fn."),
+        ("blocks.0.attn.proj.weight", "is quantised or complex .torch.complex64."),
     ],
 )
 def test_what_is_no_plain_vit_is_refused_by_its_name(tmp_path: Path, name: str, what: str) -> None:
     tensor = torch.zeros(48, 16, dtype=torch.int8) if what == "quantised" else torch.zeros(4)
+    if what.startswith("is "):
+        tensor = torch.zeros(16, 16).to(torch.complex64 if "complex64" in what else torch.float8_e4m3fn)
     with pytest.raises(CheckpointError, match=what):
         read_weights(changed(tmp_path, **{name: tensor}))
 

@@ -34,8 +34,8 @@ class PreparedPredictions(Prepared):
     unbounded: ClassVar[tuple[str, ...]] = ("mcc", "cohen_kappa", "log_loss", "brier")
     predictions: Predictions
 
-    def __init__(self, predictions: Predictions, resamples: int = 0):
-        super().__init__(predictions, resamples)
+    def __init__(self, predictions: Predictions):
+        super().__init__(predictions)
         self.predicted, self.probabilities = predictions.predicted, predictions.probabilities
         self.size = k = len(predictions.classes)
         self.classes, self.positive = range(k), positive_index(predictions)

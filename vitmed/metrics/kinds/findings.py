@@ -235,8 +235,8 @@ class PreparedFindings(Prepared):
     tested: ClassVar[tuple[str, ...]] = ("auroc", "subset_accuracy", "average_precision")
     unbounded: ClassVar[tuple[str, ...]] = ("log_loss",)
 
-    def __init__(self, predictions: FindingPredictions, resamples: int = 0):
-        super().__init__(predictions, resamples)
+    def __init__(self, predictions: FindingPredictions):
+        super().__init__(predictions)
         self.known = self.labels != UNKNOWN  # (S, F) bool
         self.read = self.known.any(axis=1)  # (S,) bool: any label is known
         self.right = predictions.right

@@ -242,8 +242,8 @@ class PreparedNumbers(Prepared):
     tested: ClassVar[tuple[str, ...]] = ("mae", "rmse", "r2", "ccc")
     unbounded: ClassVar[tuple[str, ...]] = tuple(NUMBER_METRICS)
 
-    def __init__(self, predictions: NumberPredictions, resamples: int = 0):
-        super().__init__(predictions, resamples)
+    def __init__(self, predictions: NumberPredictions):
+        super().__init__(predictions)
         self.error = predictions.values - self.labels
 
     @cached_property

@@ -56,12 +56,11 @@ class Prepared:
     tested: ClassVar[tuple[str, ...]]  # numbers with a test of two models; the first decides which is better
     unbounded: ClassVar[tuple[str, ...]] = ()  # numbers whose difference may lie beyond -1..1
 
-    def __init__(self, predictions: Any, resamples: int = 0):
+    def __init__(self, predictions: Any):
         self.predictions, self.labels = predictions, known_labels(predictions)
-        self.units, self.resamples = Units(predictions.units), resamples
-        self.unit, self.patients = "image", None
-        if predictions.groups is not None:
-            self.unit, self.patients = "patient", self.units.count
+        self.units = Units(predictions.units)
+        self.patients = None if predictions.groups is None else self.units.count
+        self.unit = "image" if self.patients is None else "patient"
 
     @property
     def summands(self) -> np.ndarray:
@@ -173,13 +172,10 @@ class Prepared:
         return {name: point[name] for name in cls.metrics}
 
     @classmethod
-    def evaluate(cls, predictions: Any, resamples: int = 2000) -> Numbers:
-        """Every number with its interval; the units are patients where they are known. `resamples` are only recorded.
-
-        Raises:
-            DataError: the predictions have no labels, or a score that is no finite number.
-        """
-        return cls(predictions, resamples).numbers
+    def evaluate(cls, predictions: Any) -> Numbers:
+        """Every number with its interval; the units are patients where they are known. Raises DataError: no labels, or
+        a score that is no finite number."""
+        return cls(predictions).numbers
 
     @cached_property
     def numbers(self) -> Numbers:
@@ -189,7 +185,6 @@ class Prepared:
             n=len(self.predictions),
             n_groups=self.patients,
             resampling=f"by {self.unit}",
-            resamples=self.resamples,
             level=LEVEL,
             classes=list(self.predictions.classes),
             overall=self.overall,
@@ -211,11 +206,8 @@ class Prepared:
         """The numbers of the other model, and the differences, first minus other, on the same images.
 
         The interval of a difference is paired, so narrower than the intervals of the two numbers suggest; its `method`
-        says how it is computed. Predictions that are all the same differ by exactly 0.
-
-        Raises:
-            DataError: not the same images, labels or classes in the same order; or no labels.
-        """
+        says how it is computed. Predictions that are all the same differ by exactly 0. Raises DataError: not the same
+        images, labels or classes in the same order; or no labels."""
         if predictions.paths != other.paths or predictions.classes != other.classes:
             raise DataError("the two predictions are not of the same images and classes", "predict the same images")
         first, second = cls(predictions), cls(other)

@@ -253,9 +253,9 @@ def refuse_others(names: Iterable[str], state: State, path: Path) -> None:
         name = next((name for name in names if re.fullmatch(pattern, name)), None)
         if name is not None:
             raise not_plain(path, f"{name} belongs to {what}")
-    integers = next((n for n, v in state.items() if v.is_quantized or v.dtype in (torch.int8, torch.uint8)), None)
-    if integers is not None:
-        raise CheckpointError(f"{path}: {integers} is quantised", "use the weights in fp32, fp16 or bf16")
+    odd = next((n for n, v in state.items() if v.is_complex() or (v.dtype.itemsize == 1 and v.dtype != torch.bool)), "")
+    if odd:
+        raise CheckpointError(f"{path}: {odd} is quantised or complex ({state[odd].dtype})", "use fp32, fp16 or bf16")
     kernels = [name for name, value in state.items() if value.ndim == 4 and value.shape[-1] > 1]
     if len(kernels) > 8:
         raise not_plain(path, f"{len(kernels)} convolutions, such as {kernels[0]}: a CNN")

@@ -130,9 +130,9 @@ def read_weights(file: str | Path, entry: catalogue.Entry | None = None) -> Weig
     except (KeyError, ValueError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"{path}: its tensors do not fit each other ({first_line(error)})", files.AGAIN) from None
     known = re.compile("|".join(files.tensor_names()["plain"]))
-    plain = {name: value.float() for name, value in converted.items() if layout and known.fullmatch(name)}
-    unused = (*left_out, *(name for name in converted if name not in plain))
+    unused = (*left_out, *(name for name in converted if not (layout and known.fullmatch(name))))
     files.refuse_others(unused, state, path)
+    plain = {name: value.float() for name, value in converted.items() if name not in unused}
     if not layout:
         names = ", ".join(sorted(state)[:5])
         problem = f"{path}: not a ViT that vitmed recognises; its tensors are named {names}, ..."
@@ -192,6 +192,8 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
         stated = "rope.periods" in weights.state or "heads" in catalogue.about_network(weights.path, swiglu=True)
         if decided["heads"] is None or not (stated or weights.entry):
             free.add("heads")  # `load_pretrained` warns of an unusual number
+            if decided["heads"] == 1 and "heads" not in given:
+                warn(f"{file}: no tensor shows the number of attention heads; 1 is assumed (--set model.heads=N)")
     for name in sorted((given & decided.keys()) - free):
         if getattr(config, name) != decided[name]:
             problem = f"model.{name} is {getattr(config, name)}, but {file} has {decided[name]}"

@@ -125,7 +125,7 @@ def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
     axes.set_ylim(bottom=0)
     title = f"n = {counted(len(predictions), 'image')}, area {value_text(abstention.area)}"
     axes.set_title(title + ", band: 95 % interval" * banded, fontsize=11)
-    axes.legend(fontsize=9, loc="upper left")
+    drawing.legend_below(figure, 2)
     return figure
 
 
