@@ -313,8 +313,8 @@ def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
 
 def _report(problems: Iterable[Problem]) -> list[Problem]:
     """Print errors and warnings in a line each, and return them, worst first."""
-    serious = [p for p in in_order(problems) if p.severity != "note" or p.code == "few_to_train"]
-    advised = {"class_of_few_patients", "class_of_one_patient", "few_to_train"}  # once each
+    serious = [p for p in in_order(problems) if p.severity != "note"]
+    advised = {"class_of_few_patients", "class_of_one_patient"}  # once each
     for problem in serious:
         named = f": {', '.join(problem.files[:3])}{', ...' * (problem.count > 3)}" if problem.files else ""
         advice = f". {problem.fix[0].upper()}{problem.fix[1:]}" * (problem.code in advised)
