@@ -205,12 +205,6 @@ def _file_problems(images: Sequence[Image]) -> Iterator[Problem]:
         if len(counts) > 1:
             text = ", ".join(f"{name}: {counted(count, 'image')}" for name, count in counts)
             rare = [image.path for image, value in zip(good, values, strict=True) if value != counts[0][0]]
-            pairs = zip(good, values, strict=True)
-            of_class = grouped((image.label, value) for image, value in pairs if image.label is not None)
-            uniform = len(set().union(*of_class.values())) > 1 and all(len({*of}) == 1 for of in of_class.values())
-            if uniform:  # "infected are all RGB"
-                each = ", ".join(f"{label} is {of[0]}" for label, of in sorted(of_class.items())[:6])
-                text += f"; it depends on the class: {each}"
             yield make(code, text, rare)
     shorter, longer = np.sort([(header.width, header.height) for header in headers]).T
     if longer.max() >= THIN * shorter.min():
