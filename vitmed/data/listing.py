@@ -16,7 +16,7 @@ from vitmed.core.places import data_folder
 from vitmed.core.text import counted_doing, lines_of, listed, one_spelling, quoted
 from vitmed.core.text_files import BLANKS
 from vitmed.data import label_kinds
-from vitmed.data.folders import class_names, image_names, import_fix, labels_fix, split_folders, split_of, subfolders
+from vitmed.data.folders import NAMED, class_names, image_names, import_fix, split_folders, split_of, subfolders
 from vitmed.data.label_kinds import BAR, MANY_VALUES, LabelRequest, number_in
 from vitmed.data.patient_names import known_by_column
 from vitmed.data.patients import find_patients, suggest_groups
@@ -207,7 +207,7 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
         only = first / classes[0]
         while len(inner := subfolders(only)) == 1:
             only = inner[0]
-        fix = f"name {only}" if inner else f"{labels_fix(root)}add a folder for each other class"
+        fix = f"name {only}" if inner else f"{NAMED}; or add a folder for each other class"
         raise DataError(f"{first}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
     images = list_by_folder(root, folders or {ALL: root}, classes)
     if request.kind == "grades":
