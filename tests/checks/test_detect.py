@@ -376,38 +376,7 @@ def test_training_names_the_flag_against_a_split_that_leaks(tmp_path: Path) -> N
     assert not any("leak" in text or "two splits" in text for text in warned[True])
 
 
-def test_a_class_with_few_images_is_told_what_its_test_can_show(tmp_path: Path) -> None:
-    """Wilson's interval holds the shares p with (0.8 - p)^2 <= z^2 p (1 - p) / n; 3 test images are 15 % of 18."""
-    rows = [["few" if i < 18 else "many"] for i in range(60)]
-    found = checked(drawn(tmp_path / "set", ["label"], rows), tmp_path)
-    (text,) = codes(found)["few_to_train"]
-    one, every = (np.ptp(np.roots([1 + 1.96**2 / n, -1.6 - 1.96**2 / n, 0.64])) / 2 for n in (3, 18))
-    assert "'few' has 18 images" in text and "many" not in text
-    assert f"on 3 test images is known to about ±{one:.2f}" in text
-    assert f"on all 18 (--folds 5) to ±{every:.2f}" in text
-
-
-@pytest.mark.parametrize(
-    ("patients", "advice"),
-    [
-        (2, ""),
-        (3, " (--folds 3)"),
-        pytest.param(4, " (--folds 4)", marks=pytest.mark.slow),
-        (7, " (--folds 5)"),
-    ],
-)
-def test_no_more_folds_are_advised_than_a_class_has_patients(tmp_path: Path, patients: int, advice: str) -> None:
-    """Each fold needs one for its test, its validation and its training."""
-    rows = [["few", f"F{i % patients}"] if i < 14 else ["many", f"M{i}"] for i in range(54)]
-    folder = drawn(tmp_path / "set", ["label", "patient"], rows)
-    (text,) = codes(checked(folder, tmp_path))["few_to_train"]
-    assert f"on all {patients}{advice} to ±" in text
-    for fold in range(1, int(advice[-2:-1] or 0) + 1):
-        folds = {"folds": int(advice[-2:-1]), "fold": fold}
-        make_splits(DataConfig(root=str(folder), labels=str(folder / "labels.csv"), **folds))
-
-
-@pytest.mark.parametrize("code", ["class_of_one_patient", "class_of_few_patients", "few_to_train"])
+@pytest.mark.parametrize("code", ["class_of_one_patient", "class_of_few_patients"])
 def test_a_run_of_folds_is_not_advised_to_train_with_folds(code: str) -> None:
     ui = recording()
     for divided in (False, True):

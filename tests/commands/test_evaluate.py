@@ -428,20 +428,6 @@ def test_options_that_would_change_nothing_are_refused(trained: Trained, tmp_pat
         pretrain(trained.data, unlabelled=True, sites="hospital", output=tmp_path / "p")
 
 
-def test_a_copy_of_the_data_that_lacks_a_test_image_is_not_called_leakage_alone(
-    trained: Trained, tmp_path: Path
-) -> None:
-    data = tmp_path / "copy"
-    for file in trained.data.rglob("*.png"):  # without the folders of the splits
-        (data / file.parent.name).mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, data / file.parent.name / f"{file.parent.parent.name}_{file.name}")
-    lost = sorted((trained.data / "test").rglob("*.png"))[0]
-    (data / lost.parent.name / f"test_{lost.name}").unlink()
-    with pytest.raises(DataError, match="used to make this model") as error:
-        judge(trained, tmp_path, data=data)
-    assert "1 of the" in error.value.fix and lost.name in error.value.fix and "restore them" in error.value.fix
-
-
 def test_without_the_images_the_stored_predictions_are_named(trained: Trained, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained.folder, tmp_path / "elsewhere" / "run"))
     with pytest.raises(DataError) as error:

@@ -95,14 +95,11 @@ def test_the_card_names_no_place(trained: Trained, server: Served, exported_serv
         reply = client.get("/v1/model")
     card = reply.json()
     assert card["classes"] == list(trained.result.test.metrics.classes) and card["kind"] == "classes"
-    number = trained.result.test.metrics.overall["accuracy"]
-    assert card["test"]["numbers"]["accuracy"]["value"] == number.value
-    assert card["test"]["images"] == trained.result.test.metrics.n
     for secret in (str(trained.folder), str(trained.data), trained.folder.name, os.uname().nodename):
         assert secret not in reply.text.replace(card["name"], "")  # vit_tiny
     with exported_server.client() as client:
         card = client.get("/v1/model").json()
-    assert card["source"] == "onnx" and card["test"] is None
+    assert card["source"] == "onnx"
 
 
 def test_ready_notices_a_model_that_has_changed(trained: Trained) -> None:

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from conftest import BARE, TINY_SETS, draw_splits, python
 
-from vitmed import evaluate, plan, train
+from vitmed import evaluate, train
 from vitmed.core import run_folder
-from vitmed.core.errors import CheckpointError, DataError
+from vitmed.core.errors import DataError
 from vitmed.core.load_config import load_config
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import find_path, notes, project_path, store_path
@@ -127,26 +126,6 @@ def test_a_run_on_data_elsewhere_names_no_private_folder(tmp_path: Path, monkeyp
     assert "--data" in error.value.fix
     with pytest.raises(DataError, match=r"resume where it began, or copy places/ of .*another machine"):
         data_folder(load_config(moved / "config.yaml").data.root)
-
-
-def test_a_run_folder_that_was_copied_is_repeated_with_its_places_named(tmp_path: Path, no_figures: None) -> None:
-    """Each path that leads nowhere is named with the flag that replaces it; one that the command line names is not."""
-    draw_splits(tmp_path / "cells")
-    given = BARE | {"epochs": 1, "sets": TINY_SETS}
-    run = train(tmp_path / "cells", output=tmp_path / "runs", name="first", **given).folder
-    copy = Path(shutil.copytree(run, tmp_path / "a" / "b" / "copy"))
-    tree = yaml.safe_load((copy / "config.yaml").read_text())
-    tree["data"]["labels"], tree["model"]["weights"] = "../../labels.csv", "../w.pth"
-    (copy / "config.yaml").write_text(yaml.safe_dump(tree))
-    a, file = tmp_path / "a", copy / "config.yaml"
-    with pytest.raises(DataError) as error:
-        train(config=file, output=tmp_path / "runs")
-    lost = f"{a / 'cells'} (instead: DATA), {a / 'labels.csv'} (instead: --labels TABLE), {a / 'b' / 'w.pth'} (instead"
-    assert error.value.problem == f"--config {file} names what is not there: {lost}: --weights FILE)"
-    assert error.value.fix == "add DATA --labels TABLE --weights FILE to the command"
-    with pytest.raises(CheckpointError, match=r"w\.pth \(instead: --weights FILE\)"):
-        plan(tmp_path / "cells", config=file, labels=str(run / "splits.csv"), output=tmp_path / "plan.yaml")
-    assert load_config(file).data.root == str(a / "cells")  # to read the file alone, nothing has to be there
 
 
 def test_a_note_that_another_process_is_writing_is_no_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

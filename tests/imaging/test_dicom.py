@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +100,7 @@ def test_windows_against_pydicom(tmp_path: Path) -> None:
         assert np.abs(grey(file, name) - (theirs - low) / (high - low) * 255).max() <= 1
     with pytest.raises(DataError, match=r"has 2 windows of its own.*'dicom:2'"):
         read_image(file, window="dicom:2")
-    with pytest.raises(DataError, match="--window CENTRE/WIDTH, 600/800, its own") as error:
+    with pytest.raises(DataError, match="--window CENTRE/WIDTH, such as 40/400") as error:
         read_image(file, window=None)
     assert "need a window" in str(error.value)
     assert (grey(file, "600/800") == grey(file, "dicom")).all()
@@ -299,20 +298,12 @@ def test_colours_that_cannot_be_compressed_are_read(tmp_path: Path) -> None:
     assert np.array_equal(deep(file).values, grey16)
 
 
-def test_deflated_and_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitmed.imaging.dicom.BYTES", 10**7)
+def test_deflated_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a.dcm", RAMP)
     ds = pydicom.dcmread(file)
     ds.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
     ds.save_as(file)
-    assert np.array_equal(deep(file).values, RAMP)
-    data = file.read_bytes()
-    start = 144 + int.from_bytes(data[140:144], "little")
-    press = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
-    block = bytes(10**6)
-    bomb = b"".join(press.compress(block) for _ in range(20)) + press.flush()
-    file.write_bytes(data[:start] + bomb)
-    with pytest.raises(DataError, match=r"a\.dcm: unpacks to more than"):
+    with pytest.raises(DataError, match=r"a\.dcm: a deflated DICOM file, which vitmed does not read"):
         read_image(file, window="dicom")
 
 

@@ -40,11 +40,10 @@ def opencv(file: Path, array: np.ndarray) -> Path:
 # --- deep values
 
 
-@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.jp2"])
+@pytest.mark.parametrize("name", ["a.png", "a.tif"])
 @pytest.mark.parametrize("colour", [False, True])
 def test_16_bits_come_out_as_they_were_written(tmp_path: Path, name: str, colour: bool) -> None:
-    side = (32, 40)  # OpenJPEG wants some pixels
-    ramp = np.linspace(0, 65535, 32 * 40).reshape(side).astype(np.uint16)
+    ramp = np.linspace(0, 65535, 32 * 40).reshape(32, 40).astype(np.uint16)
     array = np.stack([ramp, ramp[::-1], ramp // 3], axis=-1) if colour else ramp
     file = opencv(tmp_path / name, array)
     assert np.array_equal(values(file), array)
@@ -142,27 +141,19 @@ def test_16_bit_alpha_is_put_on_black(tmp_path: Path) -> None:
     assert found[2, 3] == 0 and found.min() == 0 and np.sort(found.ravel())[1] >= 127
 
 
-def test_jpeg_2000_of_8_bits_and_of_12_which_are_not_stretched(tmp_path: Path) -> None:
+def test_jpeg_2000_of_8_bits_is_read_and_of_12_refused(tmp_path: Path) -> None:
     utils = pytest.importorskip("openjpeg.utils", reason="pip install '.[dicom]'")
     y, x = np.mgrid[:64, :64]
     array = ((x * 40 + y * 20) % 4096).astype(np.uint16)
     (tmp_path / "a.j2k").write_bytes(utils.encode_array(array, bits_stored=12, photometric_interpretation=2))
-    assert np.array_equal(values(tmp_path / "a.j2k"), array) and read_header(tmp_path / "a.j2k").bits == 12
+    assert read_header(tmp_path / "a.j2k").bits == 12
+    with pytest.raises(DataError, match=r"a\.j2k: a JPEG 2000 of 12 bits, expected 8") as error:
+        read_image(tmp_path / "a.j2k", window=(0.0, 4095.0))
+    assert error.value.fix == "save it as PNG or TIFF of 16 bits"
     image = Image.new("RGB", (40, 40), (10, 200, 30))
     for suffix in (".jp2", ".j2k", ".jpx"):
         image.save(tmp_path / f"a{suffix}", "JPEG2000")
         assert pixel(tmp_path / f"a{suffix}") == (10, 200, 30)
-    signed = array.astype(np.int16) - 2000
-    (tmp_path / "s.j2k").write_bytes(utils.encode_array(signed, bits_stored=16, photometric_interpretation=2))
-    assert np.array_equal(values(tmp_path / "s.j2k"), signed)
-    colour = np.stack([array, array[::-1], array // 2], axis=-1)
-    (tmp_path / "c.j2k").write_bytes(utils.encode_array(colour, bits_stored=12, photometric_interpretation=1))
-    assert np.array_equal(values(tmp_path / "c.j2k"), colour)
-    colour = np.dstack([colour, array])  # opacity of 4,095 is all; RGB by itself, without the colour transform
-    data = utils.encode_array(colour, bits_stored=12, photometric_interpretation=0, use_mct=False)
-    (tmp_path / "a.j2k").write_bytes(data)
-    found = np.asarray(read_image(tmp_path / "a.j2k", 4, window=(0.0, 4095.0)))
-    assert np.abs(found - colour / 4095 * 255).max() <= 0.5
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
@@ -183,7 +174,8 @@ def test_a_jpeg_2000_of_16_bits_behind_long_boxes_is_not_read_as_8(tmp_path: Pat
     at, box = data.index(b"jp2c") - 4, struct.pack(">I", 100_024) + b"uuid" + bytes(16) + bytes(100_000)
     (tmp_path / "long.jp2").write_bytes(data[:at] + box + data[at:])
     assert read_header(tmp_path / "long.jp2").bits == 16
-    assert np.array_equal(values(tmp_path / "long.jp2"), values(tmp_path / "a.jp2"))
+    with pytest.raises(DataError, match="a JPEG 2000 of 16 bits"):
+        read_image(tmp_path / "long.jp2", window=(0.0, 65535.0))
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])

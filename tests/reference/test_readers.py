@@ -82,7 +82,7 @@ def test_dicom_behind_the_modality_lut_as_itk_reads_it(tmp_path: Path, tags: dic
 
 NAMES = [
     "CT_small.dcm", "MR_small.dcm", "MR_small_RLE.dcm", "MR_small_bigendian.dcm", "MR_small_jp2klossless.dcm",
-    "MR_small_jpeg_ls_lossless.dcm", "693_J2KI.dcm", "image_dfl.dcm",
+    "MR_small_jpeg_ls_lossless.dcm", "693_J2KI.dcm",
 ]  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def test_the_licence_of_the_starting_weights(
     saved = load_checkpoint(trained.best)
     model = saved.config.model.model_copy(update={"weights": weights, "licence": licence})
     saved = replace(saved, config=saved.config.model_copy(update={"model": model}))
-    card = weights_card(saved, "first", "Compared", None)
+    card = weights_card(saved, "first", None)
     header = yaml.safe_load(card.split("---\n")[1])
     assert {name: header.get(name) for name in stated} == stated and words in card
     assert "padded with black, exactly as in training" in card and "may decide otherwise" in card

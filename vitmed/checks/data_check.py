@@ -314,8 +314,8 @@ def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
 
 def _report(problems: Iterable[Problem], divided: bool) -> list[Problem]:
     """Print errors and warnings in a line each, and return them, worst first; where `divided`, advise no folds."""
-    serious = [p for p in in_order(problems) if p.severity != "note" or p.code == "few_to_train"]
-    advised = {"class_of_few_patients", "class_of_one_patient", "few_to_train"}  # once each
+    serious = [p for p in in_order(problems) if p.severity != "note"]
+    advised = {"class_of_few_patients", "class_of_one_patient"}  # once each
     for problem in serious:
         named = f": {', '.join(problem.files[:3])}{', ...' * (problem.count > 3)}" if problem.files else ""
         fix = re.split("; or| and train with", problem.fix)[0] if divided else problem.fix

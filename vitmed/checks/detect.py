@@ -18,18 +18,16 @@ import yaml
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
 from vitmed.core.base_models import NO_FINDING, UNKNOWN
 from vitmed.core.messages import bar
-from vitmed.core.text import counted, grouped, listed
+from vitmed.core.text import counted, grouped
 from vitmed.data.duplicates import find_copies
 from vitmed.data.folders import SPLITS
 from vitmed.data.patient_names import AS_ORIGINALS, group_word
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.file_record import FileRecord, looks_like_a_person
-from vitmed.metrics.intervals import wilson
 
 SMALL_CLASS = 10  # images
 FEW_PATIENTS = 5  # effective number of patients below which a class depends on few of them
 BY_CHANCE = 0.01  # chance that an irrelevant trait of the patients separates the classes
-FEW_IMAGES = 20  # of a class for training
 TINY = 16  # px
 THIN = 4.0  # longer side / shorter side
 TOLD, CERTAIN = 0.65, 0.8  # AUROC from which a shortcut is a note, and a warning
@@ -163,7 +161,6 @@ def run_checks(
         *_file_problems(images),
         *copied,
         *(p for p in _patient_problems(images, source) if (kind, p.code) != ("number", "class_is_patient")),
-        *([] if kind == "number" else _few_to_train(images, None if source is None else group_word(source))),
         *_shortcut_problems(shortcuts, kind),
     ]
     repeated = sum(len(group) - 1 for group in exact_copies)
@@ -208,12 +205,6 @@ def _file_problems(images: Sequence[Image]) -> Iterator[Problem]:
         if len(counts) > 1:
             text = ", ".join(f"{name}: {counted(count, 'image')}" for name, count in counts)
             rare = [image.path for image, value in zip(good, values, strict=True) if value != counts[0][0]]
-            pairs = zip(good, values, strict=True)
-            of_class = grouped((image.label, value) for image, value in pairs if image.label is not None)
-            uniform = len(set().union(*of_class.values())) > 1 and all(len({*of}) == 1 for of in of_class.values())
-            if uniform:  # "infected are all RGB"
-                each = ", ".join(f"{label} is {of[0]}" for label, of in sorted(of_class.items())[:6])
-                text += f"; it depends on the class: {each}"
             yield make(code, text, rare)
     shorter, longer = np.sort([(header.width, header.height) for header in headers]).T
     if longer.max() >= THIN * shorter.min():
@@ -298,29 +289,6 @@ def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], unit: s
             text += f" meaningless trait of {unit}s (stain, slide, light) separates the classes with a probability of"
             severity = "warning" if where in ("val: ", "test: ") else None  # nothing is learned from these
             yield make("class_is_patient", f"{text} {chance:.0%}{by}", severity=severity)
-
-
-def _few_to_train(images: Sequence[Image], unit: str | None) -> Iterator[Problem]:
-    """Classes of which there is little to learn from, and how wide the interval of a sensitivity of 0.8 will be."""
-    few, widths = [], list[tuple[int, int, str]]()
-    for kind, of_class in sorted(grouped((kind, image) for image in images for kind in image.kinds).items()):
-        units = [((unit and image.group) or image.path, image.split) for image in of_class]
-        whole, tested = len({name for name, _ in units}), len({name for name, split in units if split == "test"})
-        train = [name for name, split in units if split in (None, "train")]
-        if len(train) < FEW_IMAGES or (unit and len({*train}) < FEW_PATIENTS):
-            of = f" of {counted(len({*train}), unit)}" if unit else ""
-            few.append(f"{kind!r} has {counted(len(train), 'image')}{of}")
-            widths.append((tested or max(1, round(0.15 * whole)), whole, kind))
-    if few:
-        tested, whole, kind = min(widths)
-        one, all_of_them = (np.ptp(wilson(0.8, n, 1.96)) / 2 for n in (tested, whole))
-        test, folds = f"test {unit or 'image'}", f" (--folds {min(5, whole)})" * (whole > 2)  # of train, val and test
-        yield make(
-            "few_to_train",
-            f"very few to train on: {listed(few)}. A sensitivity of 0.8 for {kind!r} on "
-            f"{counted(tested, test)} is known to about ±{one:.2f}, on all {whole:,}{folds} to "
-            f"±{all_of_them:.2f}",
-        )
 
 
 def _shortcut_problems(shortcuts: Iterable[tuple[str | None, Shortcut]], kind: str = "") -> Iterator[Problem]:

@@ -221,13 +221,8 @@ def leakage(
         text = f"{len(seen):,} of {counted(len(samples), 'image')} {'was' if len(seen) == 1 else 'were'} used to make "
         text += "this model (train, val or pretraining)"
         if not allow:
-            fix = "evaluate other images, or add --allow-leakage"
-            of_test = dict(zip(saved.hashes.get("test", ()), saved.splits.samples.get("test", ()), strict=False))
-            lost = [of_test[digest] for digest in of_test.keys() - {*hashes}]
-            if lost and len(lost) < len(of_test):  # a copy of the run's own images
-                are = f"{len(lost):,} of the {len(of_test):,} test images of the run are not here, or changed, such as"
-                fix = f"{are} {min(sample.path for sample in lost)}: restore them to evaluate the test alone; or {fix}"
-            raise DataError(f"{root}: {text}, the first is {seen[0]}", fix)
+            problem = f"{root}: {text}, the first is {seen[0]}"
+            raise DataError(problem, "evaluate other images, or add --allow-leakage")
         notes.append(f"Leakage: {text}; the result is optimistic.")
     tested = set(saved.hashes.get("test", ()))
     again = sum(digest in tested for digest in hashes)

@@ -251,7 +251,7 @@ VERBS = {
     ),
     "export": Verb(
         "Write a model as a file or folder that other programs run, if it decides as the checkpoint does.",
-        lambda result: {"file": str(result.file), "bytes": result.size, "gate": result.gate.to_dict()},
+        lambda result: {"file": str(result.file), "bytes": result.size, "gate": result.gate and result.gate.to_dict()},
     ),
     "explain": Verb(
         "Draw where the network looked, and report what the test of such maps found.",

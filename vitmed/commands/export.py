@@ -9,7 +9,7 @@ from vitmed.core.messages import say
 from vitmed.core.options import FIRST, Force, Option, RunFile
 from vitmed.core.places import new_file, new_folder
 from vitmed.core.upgrade import READER
-from vitmed.deploy.export import WEIGHTS, ExportGate, WeightsGate, write_onnx, write_weights
+from vitmed.deploy.export import WEIGHTS, ExportGate, write_onnx, write_weights
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.onnx_model import ONNX, OnnxModel
 from vitmed.inference.open_model import open_model
@@ -17,11 +17,11 @@ from vitmed.inference.open_model import open_model
 
 @dataclass(frozen=True)
 class Exported:
-    """The file or folder that `export` wrote, its size in bytes, and how it compares with the checkpoint."""
+    """The file or folder that `export` wrote, its size in bytes, and how a file compares with the checkpoint."""
 
     file: Path
     size: int
-    gate: ExportGate | WeightsGate
+    gate: ExportGate | None = None
 
 
 def export(
@@ -30,10 +30,10 @@ def export(
     to: Annotated[
         Path | str, Option("What to write: a file .onnx, or a folder for timm and transformers.", panel=FIRST)
     ],
-    data: Annotated[Path | str | None, Option("Data folder of the run, where it has moved.", panel=FIRST)] = None,
+    data: Annotated[Path | str | None, Option("For .onnx: the data folder, if it has moved.", panel=FIRST)] = None,
     force: Force = False,
 ) -> Exported:
-    """Write a checkpoint as a file or folder that other programs run, and compare the two on validation images.
+    """Write a checkpoint as a file or folder that other programs run; a file is compared with it on validation images.
 
     Args:
         checkpoint: with a decision policy; for .onnx also an ensemble.
@@ -56,18 +56,18 @@ def export(
     roots = [saved.splits.root, *([] if data is None else [data])]
     if file.suffix:
         new_file(file, force=force, data=roots)
-    elif force:
-        raise UsageError(f"--force: replaces a file, and {file} is a folder", "leave it out, and name a new folder")
+    elif force or data is not None:
+        problem = f"--force replaces a file, --data has the images that a file is compared on, and {file} is a folder"
+        raise UsageError(problem, "leave them out, and name a new folder")
     else:
         new_folder(file, roots)
-    root = saved.data_root() if data is None else Path(data)
     if file.suffix != ONNX:
         if not isinstance(saved, Checkpoint):
             raise UsageError(f"{saved.path}: timm has no ensembles", "--to model.onnx, or export a member")
-        of_timm = write_weights(saved, file, root)
+        write_weights(saved, file)
         load = f'timm.create_model("local-dir:{file}", pretrained=True)'
-        say(f"{file}: {of_timm.in_words}; load it with\n{load}")
-        return Exported(file, sum(part.stat().st_size for part in file.iterdir()), of_timm)
-    gate = write_onnx(saved, file, root)
+        say(f"{file}: load it with\n{load}")
+        return Exported(file, sum(part.stat().st_size for part in file.iterdir()))
+    gate = write_onnx(saved, file, saved.data_root() if data is None else Path(data))
     say(f"{file}: {gate.in_words}")
     return Exported(file, file.stat().st_size, gate)

@@ -1,7 +1,6 @@
 """From YAML files, --set and flags to a configuration: defaults < YAML file < --set < flags."""
 
 import copy
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -12,9 +11,9 @@ from pydantic import ValidationError
 
 from vitmed.core.base_models import SHARE, fields_of, flag_of, flags_of
 from vitmed.core.config import EVALUATE_FLAGS, GROUP_WORDS, PATHS, Config, EvaluateConfig, PretrainConfig, RunConfig
-from vitmed.core.errors import CheckpointError, DataError, UsageError, nearest, unknown_key
+from vitmed.core.errors import UsageError, nearest, unknown_key
 from vitmed.core.files import why_unreadable
-from vitmed.core.run_folder import find_path, is_remote, store_path
+from vitmed.core.run_folder import find_path, store_path
 from vitmed.core.text_files import YamlError, packaged, parse_yaml, read_yaml
 from vitmed.core.upgrade import gone, without_gone
 
@@ -67,10 +66,7 @@ def load_config(
                 names -= NORM if how == "given" or fields.get("normalize") == "image" else set()
                 tree[section] = {k: v for k, v in fields.items() if k not in names or f"{section}.{k}" in values}
     try:
-        config = build_config(tree, kind, given)
-        if path is not None and "data.root" in (overrides or {}):  # of a command that reads the images
-            _check_paths(config, path, values)
-        return config
+        return build_config(tree, kind, given)
     except UsageError as error:
         if path is not None:
             try:
@@ -90,7 +86,8 @@ def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -
         fix = f"did you mean {', '.join(near)}?" if len(near) == len(unknown) else "see docs/configuration.md"
         raise gone(words, " ".join(words)) or UsageError(problem, fix)
     given = {known[flag]: value for flag, value in flags.items() if value is not None}
-    return {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
+    plain = {key: value.item() for key, value in given.items() if getattr(value, "shape", None) == ()}  # of NumPy
+    return {key: str(value) if isinstance(value, Path) else value for key, value in (given | plain).items()}
 
 
 def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfig:
@@ -100,20 +97,6 @@ def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfi
     if any(values.get(key) for key in POINTS):  # a new operating point replaces the one of the run
         former = {key: value for key, value in former.items() if key not in POINTS}
     return build_config({"evaluate": former | values}, given=given).evaluate
-
-
-def _check_paths(config: RunConfig, file: Path, given: Collection[str]) -> None:
-    """Raise an error, with the flags that replace them, for paths of a file that lead nowhere, as of the config.yaml of
-    a run folder that was copied."""
-    lost = {  # flag -> path
-        {"root": "DATA", "weights": "--weights FILE"}.get(field, f"--{field} TABLE"): value
-        for section, field, value in paths_in(config.model_dump())
-        if not is_remote(value) and not os.path.lexists(value) and f"{section}.{field}" not in given
-    }
-    if lost:
-        paths = ", ".join(f"{value} (instead: {flag})" for flag, value in lost.items())
-        kind = CheckpointError if [*lost] == ["--weights FILE"] else DataError
-        raise kind(f"--config {file} names what is not there: {paths}", f"add {' '.join(lost)} to the command")
 
 
 def paths_in(tree: Mapping[str, Any], folder: str | Path = ".") -> Iterator[tuple[str, str, str]]:

@@ -18,16 +18,12 @@ and the built-in ones; a type that is not known here must not be the first of a 
 """
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cache, partial, wraps
-from itertools import chain, repeat
-from numbers import Integral, Real
-from os import PathLike
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any
 
 from vitmed.core.base_models import PANELS, flags_of
 from vitmed.core.config import EVALUATE_FLAGS, FLAGS, PROBE_FLAGS, TUNE_FLAGS, Config, PretrainConfig, RunConfig
@@ -71,44 +67,23 @@ class Fields:
     flags: Mapping[str, str]
 
 
-# What is declared in a signature -> what a program may give.
-TAKEN: dict[Any, Any] = {Path: PathLike, int: Integral, float: Real, bool: bool, str: str, NoneType: NoneType}
-TAKEN |= {Sequence: Iterable, Collection: Iterable}
-WORDS = {Sequence: "a list", Collection: "a list"}
-
-
 @cache
-def checked(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The verb for Python, which refuses what the command line refuses: a wrong type, a number beyond the limits. It
-    gets a text where a list is declared as a list of one, an iterator as a list, which it may read twice, and a scalar
-    of NumPy's as Python's, which JSON knows."""
-    declared = inspect.signature(verb).parameters
-    in_order = [name for name, one in declared.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
-    rest = next((name for name, one in declared.items() if one.kind is one.VAR_POSITIONAL), "")
-
-    def taken(name: str, value: Any) -> Any:
-        kind: Any = declared[name].annotation if name in declared else Any
-        how = kind.__metadata__[0] if get_origin(kind) is Annotated else None
-        kind = kind if how is None else get_args(kind)[0]
-        kinds = [get_origin(one) or one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,))]
-        low, high = (how.min, how.max) if isinstance(how, Option) else (None, None)
-        if isinstance(value, Iterator) or (isinstance(value, str) and str not in kinds and {*kinds} & WORDS.keys()):
-            value = [value] if isinstance(value, str) else list(value)
-        elif getattr(value, "shape", None) == ():
-            value = value.item()
-        known = all(isinstance(one, type) for one in kinds) and not {*kinds} & {Any, inspect.Parameter.empty}
-        if known and (isinstance(value, Mapping) or not isinstance(value, tuple(TAKEN.get(one, one) for one in kinds))):
-            expected = " or ".join(WORDS.get(one, one.__name__.removesuffix("Type")) for one in kinds)
-        elif low is not None and value is not None and not low <= value <= (high or value):
-            expected = f"{low} or more" if high is None else f"{low} to {high}"
-        else:
-            return value
-        raise UsageError(f"{name}={repr(value)[:100]}: expected {expected}", f"see help(vitmed.{verb.__name__})")
+def bounded(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The verb for Python, which refuses the numbers beyond the limits of its options that the command line refuses."""
+    limits = dict[str, tuple[int, int | None]]()
+    for name, parameter in inspect.signature(verb).parameters.items():
+        how = getattr(parameter.annotation, "__metadata__", (None,))[0]
+        if isinstance(how, Option) and how.min is not None:
+            limits[name] = how.min, how.max
 
     @wraps(verb)
     def call(*args: Any, **given: Any) -> Any:
-        in_place = [taken(name, value) for name, value in zip(chain(in_order, repeat(rest)), args, strict=False)]
-        return verb(*in_place, **{name: taken(name, value) for name, value in given.items()})
+        for name in limits.keys() & given.keys():
+            (low, high), value = limits[name], given[name]
+            if value is not None and not low <= value <= (high or value):
+                expected = f"{low} or more" if high is None else f"{low} to {high}"
+                raise UsageError(f"{name}={value!r}: expected {expected}", f"see help(vitmed.{verb.__name__})")
+        return verb(*args, **given)
 
     call.__module__ = "vitmed"  # where pickle finds it
     return call

@@ -183,8 +183,8 @@ def data_folder(root: str | Path | None) -> Path:
         what = "is a file, not a folder" if folder.exists() else "no such folder"
         fix = "name a folder that holds a folder of images per class, or put it back"
         if is_elsewhere(folder):
-            fix = "name it beside --resume; of a study, resume where it began, or copy places/ of the cache folder "
-            fix += f"there into that here, {cache_folder()}"
+            fix = "name it in the command, also beside --resume; of a study, resume where it began, or copy places/ of "
+            fix += f"the cache folder there into that here, {cache_folder()}"
         raise DataError(f"{folder}: {what}", fix)
     return folder
 

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import ARCHIVES, new_folder
-from vitmed.core.text import counted, quoted
+from vitmed.core.text import counted
 from vitmed.imaging.decode import READERS, is_image
 
 CLOSED = "check its permissions; or move it, if its path is too long"  # what to do about a folder
 TABLES = (".csv", ".tsv", ".xlsx")
+NAMED = "--labels TABLE, with the columns path and label"  # how to name the classes without folders
 RUBBISH = {"thumbs.db", "ehthumbs.db", "desktop.ini", ".ds_store", ".directory", "icon\r"}
 RUBBISH_FOLDERS = {"__macosx", "@eadir", "$recycle.bin"}  # beside the hidden ones
 
@@ -58,20 +59,9 @@ def class_names(folder: Path) -> list[str]:
     if not names:
         loose = len(list_folder(str(folder)).images)
         what = f"{counted(loose, 'image')} but no class folders" if loose else "neither class folders nor images"
-        fix = f"{labels_fix(folder)}sort the images into one folder per class"
+        fix = f"{NAMED}; or sort the images into one folder per class"
         raise DataError(f"{folder}: contains {what}", import_fix(folder) or fix)
     return names
-
-
-def tables_in(folder: Path) -> list[Path]:
-    """The tables that lie in a folder, such as labels.csv, sorted."""
-    return [folder / name for name in sorted(list_folder(str(folder)).others) if name.lower().endswith(TABLES)]
-
-
-def labels_fix(folder: Path) -> str:
-    """How to name the classes by a table, the one that lies in the folder if there is one, and "; or "."""
-    table = next(map(str, tables_in(folder)), "TABLE")
-    return f"--labels {quoted(table)}, with the columns path and label; or "
 
 
 def import_fix(folder: Path) -> str:

@@ -16,8 +16,8 @@ from vitmed.core.places import data_folder
 from vitmed.core.text import counted_doing, lines_of, listed, one_spelling, quoted
 from vitmed.core.text_files import BLANKS
 from vitmed.data import label_kinds
-from vitmed.data.folders import class_names, image_names, import_fix, labels_fix, split_folders, split_of, subfolders
-from vitmed.data.label_kinds import BAR, MANY_VALUES, LabelRequest, Labels, number_in
+from vitmed.data.folders import NAMED, class_names, image_names, import_fix, split_folders, split_of, subfolders
+from vitmed.data.label_kinds import BAR, MANY_VALUES, LabelRequest, number_in
 from vitmed.data.patient_names import known_by_column
 from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits, by_split, targets_in
@@ -27,14 +27,13 @@ from vitmed.metrics.predictions_csv import FIXED_COLUMNS, GROUP_NAMES, LABEL, LO
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
 TAKEN = (*FIXED_COLUMNS, *WRITTEN, "error", "sha256", "class", "split")
-OF_RUN = ["path", "sha256", "class", "group", "split"]  # how splits.csv begins
 
 
 def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str], request: LabelRequest) -> Splits:
     """The images that a table names in the order of `paths`, in its splits or `ALL`, with labels and further columns.
 
     Images of which nothing is known are left out, with a note. `root` is None for the paths of a predictions.csv; then
-    rows of other images are ignored, with a note. The splits.csv of a run is such a table, except for findings.
+    rows of other images are ignored, with a note.
 
     Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or an image twice,
     or has a label that is none, or a further column with a name that vitmed uses; UsageError as `read_targets`, or for
@@ -43,9 +42,6 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     table = read_table(file)
     card, split_name = request.data.card, request.data.split_column
     own_groups = request.data.group_regex is None and request.data.groups is None  # else they are a further column
-    if of_run := _is_of_run(table, request):
-        own_groups = own_groups and any(row[OF_RUN.index("group")] for row in table.rows)
-        card = split_name = None  # the columns have other names
     path = table.required(table.find(PATH_NAMES, card), "path of an image", PATH_NAMES)
     label, usual = table.find(LABEL_NAMES, card), table.find(SPLIT_COLUMN_NAMES)
     if root is None:
@@ -58,15 +54,17 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
             problem = f"{table.file}: the column {name!r} holds the {what} of each image, so it cannot be a finding"
             raise UsageError(problem, "omit it from --finding, or rename the column")
     others = [i for i, name in enumerate(table.header) if name and i not in (path, label, group, split, usual)]
-    if of_run:
-        label, others = OF_RUN.index("class"), [i for i in others if i >= len(OF_RUN)]
     read = label_kinds.read_targets(table, label, others, request)
     further = [i for i in others if i not in read.used and (own_groups or table.header[i] != "group")]  # overridden
     columns = tuple(table.header[i] for i in further)
-    _refuse_taken(table, columns, read, label)
+    written = OF_NUMBERS if read.target.kind == "number" else [LABEL + name for name in read.outputs]
+    if taken := [name for name in columns if name in (*TAKEN, *written) or name.startswith((PROB, LOGIT))]:
+        of_label = "" if label is None else f" (the label comes from {table.header[label]!r})"
+        problem = f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv uses itself"
+        raise DataError(problem, f"rename or remove it{of_label}")
     row_of, notes = _rows_by_image(table, path, root, paths, read.used), [*table.notes, *read.notes]
     rivals = [name for name in columns if name.lower().replace(" ", "_") in LABEL_NAMES]
-    if rivals and not of_run and (name := table.header[read.used[0]]).lower() in LABEL_NAMES:  # else a card names it
+    if rivals and (name := table.header[read.used[0]]).lower() in LABEL_NAMES:  # else a card names it
         notes.append(f"{file}: the labels are of {name!r}, not {listed(rivals)}; to take another, rename {name!r}")
     rows = {image: row for image, row in row_of.items() if read.strata[row] >= 0}
     if left := len(paths) - len(row_of):
@@ -88,28 +86,6 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     classes, bins = (read.outputs, read.classes) if read.outputs else (read.classes, ())
     images = Splits(root or Path(), classes, by_split(samples, words), made, columns, known, (*notes, *more))
     return replace(images, target=read.target, bins=bins, recognised=read.source, source=Path(file))
-
-
-def _is_of_run(table: Table, request: LabelRequest) -> bool:
-    """Whether a table is the splits.csv of a run. Raises UsageError for one with folds, DataError for findings."""
-    if table.header[: len(OF_RUN)] != OF_RUN:
-        return False
-    if request.data.divided:
-        fix = "omit --folds, --fold and --sites (--set data.folds=null --set data.fold=null); or name another table"
-        raise UsageError(f"{table.file}: the splits.csv of a run states one split, so it has no folds", fix)
-    if request.kind == "findings" or any("|" in row[OF_RUN.index("class")] for row in table.rows):
-        problem = f"{table.file}: the splits.csv of a run names the findings of an image, not which are not known"
-        raise DataError(problem, "name the table of labels of the run; '|' joins findings: rename a class that has it")
-    return True
-
-
-def _refuse_taken(table: Table, columns: Sequence[str], read: Labels, label: int | None) -> None:
-    """Raise DataError for a further column with a name that predictions.csv uses itself."""
-    written = OF_NUMBERS if read.target.kind == "number" else [LABEL + name for name in read.outputs]
-    if taken := [name for name in columns if name in (*TAKEN, *written) or name.startswith((PROB, LOGIT))]:
-        of_label = "" if label is None else f" (the label comes from {table.header[label]!r})"
-        problem = f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv uses itself"
-        raise DataError(problem, f"rename or remove it{of_label}")
 
 
 def _split_words(table: Table, column: int, rows: Sequence[int]) -> list[str]:
@@ -231,7 +207,7 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
         only = first / classes[0]
         while len(inner := subfolders(only)) == 1:
             only = inner[0]
-        fix = f"name {only}" if inner else f"{labels_fix(root)}add a folder for each other class"
+        fix = f"name {only}" if inner else f"{NAMED}; or add a folder for each other class"
         raise DataError(f"{first}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
     images = list_by_folder(root, folders or {ALL: root}, classes)
     if request.kind == "grades":

@@ -22,7 +22,7 @@ from vitmed.core.files import check_regular
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.text import counted, counted_doing, lines_of, one_spelling, quoted, visible
 from vitmed.data.duplicates import find_copies
-from vitmed.data.folders import tables_in
+from vitmed.data.folders import TABLES, list_folder
 from vitmed.data.image_cache import ImageCache, scan
 from vitmed.data.patient_names import AS_ORIGINALS, Guess, guess_copies, guess_patients, known_by_column
 from vitmed.data.samples import Splits
@@ -283,7 +283,9 @@ def report_patients(splits: Splits, risk: str = RISK) -> None:
     if splits.grouped:
         say(f"{splits.unit}s: {describe_patients(splits)}")
         return
-    for file in [splits.source] * splits.source.is_file() + tables_in(splits.root):
+    beside = [splits.root / name for name in sorted(list_folder(str(splits.root)).others)]
+    tables = [splits.source, *(file for file in beside if file.suffix.lower() in TABLES)]
+    for file in filter(Path.is_file, tables):
         with contextlib.suppress(DataError, UsageError):
             table = read_table(file)
             path, group = table.find(PATH_NAMES), patient_column(table)

@@ -1,4 +1,4 @@
-"""A network for other programs, compared with its checkpoint before it is written: the .onnx file, with its decisions,
+"""A network for other programs: the .onnx file, with its decisions, compared with its checkpoint before it is written;
 and its weights for timm, which transformers reads too.
 
 The way back from timm is `models.weights.layouts`. The folder is what `timm.create_model("local-dir:FOLDER",
@@ -10,15 +10,12 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, GateError, UsageError
@@ -34,7 +31,6 @@ from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import Outputs, SavedModel, score_column
 from vitmed.metrics.predictions_csv import ANSWER, OOD_SCORE, SET, YES
-from vitmed.models.hardware import FULL_FP32
 from vitmed.models.sizes import resolved
 from vitmed.models.weights.catalogue import stops_sharing
 from vitmed.models.weights.files import State
@@ -142,7 +138,8 @@ def onnx_program(graph: ExportedGraph, file: Path) -> tuple[Any, Any]:
     added = [name for name in given if name not in os.environ]
     os.environ.update({name: given[name] for name in added})
     try:
-        with quiet(), torch.no_grad():
+        silent = changed(logging.disable, logging.ERROR, logging.root.manager.disable)
+        with silent, NO_WARNINGS, contextlib.redirect_stderr(io.StringIO()), torch.no_grad():
             program = torch.onnx.export(
                 graph,
                 (example,),
@@ -163,14 +160,6 @@ def onnx_program(graph: ExportedGraph, file: Path) -> tuple[Any, Any]:
     with tempfile.TemporaryDirectory() as folder:
         onnx.save(model, Path(folder) / "model.onnx")
         return model, onnx_model.open_session(Path(folder) / "model.onnx")
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without the messages, warnings and progress bars of another library."""
-    of_logs = changed(logging.disable, logging.ERROR, logging.root.manager.disable)
-    with of_logs, NO_WARNINGS, contextlib.redirect_stderr(io.StringIO()):
-        yield
 
 
 def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:
@@ -203,29 +192,6 @@ def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:
 # --- the weights for timm
 
 CARD, CONFIG, WEIGHTS = "README.md", "config.json", "model.safetensors"
-MOST_APART = 1e-4  # of two logits, as a share of the largest logit or of 1
-
-
-class WeightsGate(Frozen):
-    """The logits of timm beside ours, on validation images."""
-
-    library: str = "timm"  # with its version
-    images: int = 0  # how many were compared; 0 where timm is not installed
-    largest: float = 0.0  # the largest difference of two logits
-    relative: float = 0.0  # as a share of the largest logit, or of 1
-
-    @property
-    def passed(self) -> bool:
-        """Whether no logit differs by more than `MOST_APART`."""
-        return self.relative <= MOST_APART
-
-    @property
-    def in_words(self) -> str:
-        """What was found, as a clause."""
-        if not self.images:
-            return f"its logits were not compared, since {self.library} is not installed"
-        images = f"{counted(self.images, 'image')} of the run"
-        return f"on {images} the logits of {self.library} differ by {self.largest:.1g} at most"
 
 
 def lacks(fields: dict[str, Any]) -> str | None:
@@ -310,17 +276,9 @@ def described(saved: Checkpoint, fields: dict[str, Any]) -> dict[str, Any]:
     return network | {onnx_model.KEY: about}
 
 
-def write_weights(saved: Checkpoint, target: Path, root: Path) -> WeightsGate:
-    """Write a model for timm, and compare its logits there with ours if timm is installed.
-
-    Args:
-        target: a new folder; root: the data folder.
-
-    Raises:
-        GateError: the logits differ, or timm cannot load the folder; nothing is written.
-        DataError: a validation image cannot be read.
-        UsageError: timm lacks a part of the model; a package is missing; the folder cannot be written.
-    """
+def write_weights(saved: Checkpoint, target: Path) -> None:
+    """Write a model for timm to a new folder. Raises UsageError: timm lacks a part of the model; a package is missing;
+    the folder cannot be written."""
     saved.chosen_policy()
     fields, licence = resolved(saved.config.model).model_dump(), saved.config.model.licence
     part = lacks(fields)
@@ -339,43 +297,10 @@ def write_weights(saved: Checkpoint, target: Path, root: Path) -> WeightsGate:
     except ImportError:
         raise UsageError(f"{WEIGHTS}: needs one more package", "pip install 'vitmed[weights]'") from None
     with whole_folder(target) as folder:
-        config, gate = described(saved, fields), WeightsGate()
-        write_json(folder / CONFIG, config)
+        write_json(folder / CONFIG, described(saved, fields))
         state = renamed(fields, saved.model().state_dict())
         (folder / WEIGHTS).write_bytes(save(state, {"format": "pt"}))  # `save_file` gives a full disk another error
-        with contextlib.suppress(ImportError):
-            gate = compare_weights(saved, folder, target, root)
-        if not gate.passed:
-            problem = f"{target}: not written, since {gate.in_words}"
-            raise GateError(problem, f"at most {MOST_APART:g} of the largest logit is expected; please report it")
-        test, compared = known_evaluation(saved, "test"), gate.in_words[0].upper() + gate.in_words[1:]
-        write_text(folder / CARD, weights_card(saved, target.name, compared, None if test is None else test.metrics))
+        test = known_evaluation(saved, "test")
+        write_text(folder / CARD, weights_card(saved, target.name, None if test is None else test.metrics))
     if (why := stops_sharing(licence)) is not None:
         warn(f"the licence of the starting weights, {licence}, {why}: read it before you share the model")
-    return gate
-
-
-@FULL_FP32
-def compare_weights(saved: Checkpoint, folder: Path, target: Path, root: Path) -> WeightsGate:
-    """The logits of timm beside ours, on validation images as our preprocessing prepares them. Raises ImportError: timm
-    is not installed; GateError: it cannot load the folder."""
-    how = saved.preprocessing
-    try:
-        import timm
-
-        with quiet():
-            network = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()  # (B, C, S, S) -> logits (B, K)
-    except ImportError:
-        raise
-    except Exception as error:  # of timm, which has errors of its own
-        problem = f"{target}: not written, since timm cannot load it ({first_line(error)})"
-        raise GateError(problem, "please report it, with the version of timm") from None
-    chosen, outputs = checkpoint_outputs(saved, root)
-    exact, logits = torch.from_numpy(outputs.logits), list[Tensor]()
-    with bar("comparing: timm") as advance, torch.inference_mode():
-        for index, sample in enumerate(chosen):
-            logits.append(network(how.normalise(torch.tensor(how.read(root / sample.path))[None])))
-            advance(index + 1, len(chosen))
-    largest = float((torch.cat(logits) - exact).abs().max())
-    relative = largest / max(1.0, float(exact.abs().max()))
-    return WeightsGate(library=f"timm {version('timm')}", images=len(chosen), largest=largest, relative=relative)

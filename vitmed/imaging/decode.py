@@ -164,17 +164,10 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     if not whole and not isinstance(window, tuple | list):  # CENTRE/WIDTH depends on it; few values do not show it
         whole = bool(np.ptp(raw.values) > 16 and (raw.values == np.rint(raw.values)).all())
     if window is None or window in ("auto", "percentiles"):
-        stored = next((w for w in raw.windows if isinstance(w, Linear)), None)
-        if stored is not None:
-            such = f"{(stored.low + stored.high + whole) / 2:g}/{stored.high - stored.low + whole:g}, its own"
-        elif of_8_bits:
-            such = "such as 128/256 for all values"
-        else:
-            such = "such as 40/400 for CT, or 2048/4096 for all values of 12 bits"
         raise DataError(
             f"{path}: {raw.bits} bits per channel need a window to become grey, and the training images had none",
             "convert it to 8 bits as the training images were (in Python uint8), or train on images like it (--window "
-            f"auto); predict, serve, evaluate, stress and explain take --window CENTRE/WIDTH, {such}",
+            "auto); predict, serve, evaluate, stress and explain take --window CENTRE/WIDTH, such as 40/400 for CT",
         )
     index = file_window_index(window)
     if index is not None and index >= len(raw.windows):

@@ -3,9 +3,7 @@ Needs pydicom and its decoders, the extra `dicom`."""
 
 import contextlib
 import logging
-import zlib
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -110,27 +108,17 @@ def read(path: Path, frame: int | None) -> RawImage | Image.Image:
 
 
 def _open(path: Path) -> BinaryIO:
-    """Open the file; a deflated data set (PS3.5, A.5) is unpacked in memory, within limits."""
+    """Open the file. Raises DataError for a deflated data set (PS3.5, A.5), which may unpack to any size."""
     try:
         import pydicom.filereader
     except ImportError:
         raise UsageError(f"{path}: DICOM files need one more package", "pip install 'vitmed[dicom]'") from None
-    syntax, stream = "", path.open("rb")
+    syntax = ""
     with contextlib.suppress(Exception):  # the reader reports it later
         syntax = str(pydicom.filereader.read_file_meta_info(path).get("TransferSyntaxUID", ""))
     if syntax == DEFLATED:
-        with stream:
-            data = stream.read()
-        length = int.from_bytes(data[140:144], "little")  # of (0002,0000); the data set begins behind it
-        press, size, rest = zlib.decompressobj(-zlib.MAX_WBITS), len(data), data[144 + length :]
-        unpacked = 0  # counted without keeping it
-        while rest and size <= BYTES and unpacked <= BYTES and not press.eof:
-            unpacked += len(press.decompress(rest, 2**24))
-            rest = press.unconsumed_tail
-        if size > BYTES or unpacked > BYTES:
-            raise DataError(f"{path}: unpacks to more than {BYTES:,} bytes, refused", "export it without compression")
-        return BytesIO(data)
-    return stream
+        raise DataError(f"{path}: a deflated DICOM file, which vitmed does not read", "export it uncompressed")
+    return path.open("rb")
 
 
 def _head(path: Path, stream: BinaryIO, tags: list[str] | None = None) -> tuple[Any, str, int, int]:
@@ -194,11 +182,11 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
             if frame.components != samples or not 8 <= frame.bits <= allocated or stored < 8 == allocated:
                 holds = f"{frame.components} x {frame.bits} bits for each pixel, the header states {samples} x {stored}"
                 raise DataError(f"{path}: the JPEG holds {holds}", "export it without compression")
-    elif syntax != DEFLATED:
+    else:
         held = path.stat().st_size - start - (12 if explicit else 8)  # below 0 without pixel data
         if 0 <= held < (expected := get_expected_length(head) // frames * (index + 1)):
             raise ValueError(f"the file is cut: {held:,} bytes of pixel data, expected {expected:,}")
-    whole = syntax == DEFLATED or explicit == syntax.is_implicit_VR  # pydicom reads these only as a whole file
+    whole = explicit == syntax.is_implicit_VR  # pydicom reads such a file, whose header is wrong, only as a whole
     if whole and path.stat().st_size > BYTES:
         raise DataError(f"{path}: over {BYTES:,} bytes, and readable only as a whole", "export single frames")
     stream.seek(0)

@@ -32,9 +32,7 @@ class Stream(NamedTuple):
 
     width: int
     height: int
-    components: int
     bits: int
-    signed: bool = False
 
 
 def read_header(path: Path) -> ImageHeader:
@@ -59,7 +57,7 @@ def read_header(path: Path) -> ImageHeader:
             size = int(first.get(256, 0)), int(first.get(257, 0))
             return ImageHeader("TIFF", mode, bits, *size, len(pages), _orientation(first), bits > 8 or kind > 1)
         with Image.open(stream, formats=FORMATS) as image:
-            frames, bits, _ = _frames_and_bits(image, stream, head)
+            frames, bits = _frames_and_bits(image, stream, head)
             turned, name = _orientation(image.getexif()), str(image.format)
             return ImageHeader(name, image.mode, bits, *image.size, frames, turned, bits > 8)
 
@@ -92,10 +90,12 @@ def read(path: Path, frame: int | None) -> RawImage | Image.Image:
         with Image.open(stream, formats=FORMATS) as image:
             refuse_large(path, *image.size, pixel_bytes=1 if image.mode in ("1", "L", "P") else 4)
             at = stream.tell()  # of a JPEG, behind the beginning of its first scan
-            frames, bits, codestream = _frames_and_bits(image, stream, head)
+            frames, bits = _frames_and_bits(image, stream, head)
             index = pick_frame(path, frames, frame)
+            if bits > 8 and image.format == "JPEG2000":  # which Pillow cuts to 8 bits, or stretches
+                raise DataError(f"{path}: a JPEG 2000 of {bits} bits, expected 8", "save it as PNG or TIFF of 16 bits")
             if bits > 8:
-                return _read_deep(path, image, head, codestream, index)
+                return _read_deep_png(path, image, head, index)
             if image.format in ("JPEG", "MPO"):
                 data = path.read_bytes()
                 if (scans := data.count(SCAN)) > SCANS:
@@ -121,49 +121,38 @@ def _orientation(tags: Mapping[int, Any]) -> int:
     return tag if isinstance(tag, int) and 1 <= tag <= 8 else 1
 
 
-def _frames_and_bits(image: Image.Image, stream: IO[bytes], head: bytes) -> tuple[int, int, Stream | None]:
-    """Number of frames, of which an MPO of a camera has one: its further frames are previews; bits per channel; and the
-    codestream of a JPEG 2000.
+def _frames_and_bits(image: Image.Image, stream: IO[bytes], head: bytes) -> tuple[int, int]:
+    """Number of frames, of which an MPO of a camera has one: its further frames are previews; and bits per channel.
 
     Pillow's mode is no guide: Pillow silently cuts 16-bit colour to 8 bits.
     """
     frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
     if head.startswith(PNG) and head[24] == 16:
-        return frames, 16, None
+        return frames, 16
     if image.format == "JPEG2000":
         at = stream.tell()
         stream.seek(0)
         codestream = read_stream(stream.read(HEAD))
         stream.seek(at)
         if codestream is not None:
-            return frames, codestream.bits, codestream
-    return frames, 1 if image.mode == "1" else 8, None
+            return frames, codestream.bits
+    return frames, 1 if image.mode == "1" else 8
 
 
-def _read_deep(path: Path, image: Image.Image, head: bytes, codestream: Stream | None, index: int) -> RawImage:
-    """PNG of 16 bits, JPEG 2000 of more than 8, whose codestream this is."""
+def _read_deep_png(path: Path, image: Image.Image, head: bytes, index: int) -> RawImage:
+    """A PNG of 16 bits."""
     turned = _orientation(image.getexif())
-    if codestream is None:
-        if head[25] == 0:  # grey without alpha
-            if index:
-                refuse_large(path, *image.size, (index + 1) // 10)
-                image.seek(index)
-            values = np.asarray(image).astype(np.uint16)
-            clear = image.info.get("transparency")
-            alpha = np.where(values == clear, 0, 255).astype(np.uint8) if isinstance(clear, int) else None
-            return RawImage(values, 16, alpha, orientation=turned)
-        values, alpha = _opencv(path, index, np.dtype(np.uint16), image.size, animated=index > 0)
-        grey = head[25] == 4
-        return RawImage(values[..., 0] if grey and values.ndim == 3 else values, 16, alpha, orientation=turned)
-    if codestream.components == 1:
-        # Pillow stretches to 16 bits, and adds half of the range to signed values.
-        signed = np.asarray(image).astype(np.int32) >> max(0, 16 - codestream.bits)
-        signed -= 1 << (codestream.bits - 1) if codestream.signed else 0
-        return RawImage(signed, codestream.bits, orientation=turned)
-    if codestream.signed:
-        raise DataError(f"{path}: JPEG 2000 with signed colours, expected unsigned", "convert it to unsigned")
-    values, alpha = _opencv(path, index, np.dtype(np.uint16), image.size, 2**codestream.bits - 1)
-    return RawImage(values, codestream.bits, alpha, orientation=turned)
+    if head[25] == 0:  # grey without alpha
+        if index:
+            refuse_large(path, *image.size, (index + 1) // 10)
+            image.seek(index)
+        values = np.asarray(image).astype(np.uint16)
+        clear = image.info.get("transparency")
+        alpha = np.where(values == clear, 0, 255).astype(np.uint8) if isinstance(clear, int) else None
+        return RawImage(values, 16, alpha, orientation=turned)
+    values, alpha = _opencv(path, index, np.dtype(np.uint16), image.size, animated=index > 0)
+    grey = head[25] == 4
+    return RawImage(values[..., 0] if grey and values.ndim == 3 else values, 16, alpha, orientation=turned)
 
 
 def _silence() -> contextlib.AbstractContextManager[None]:
@@ -176,10 +165,9 @@ OPENCV_QUIET = SharedContext(_silence)  # vitmed's own error names the file
 
 
 def _opencv(
-    path: Path, index: int, dtype: np.dtype, size: tuple[int, int], most: float | None = None, animated: bool = False
+    path: Path, index: int, dtype: np.dtype, size: tuple[int, int], animated: bool = False
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Unchanged values, (H, W) or (H, W, 3) in the order R, G, B; and the alpha channel as uint8, of which `most` is
-    opaque, by default the largest of its type. Raises DataError."""
+    """Unchanged values, (H, W) or (H, W, 3) in the order R, G, B; and the alpha channel as uint8. Raises DataError."""
     import cv2  # slow to import, and few images need it
 
     refuse_large(path, *size, pixel_bytes=4 * dtype.itemsize)
@@ -195,7 +183,7 @@ def _opencv(
         raise DataError(f"{path}: a kind of {dtype} image that vitmed does not read", fix)
     alpha = None
     if array.shape[2:] == (4,):
-        most = most or (np.iinfo(dtype).max if dtype.kind in "iu" else 1.0)
+        most = np.iinfo(dtype).max if dtype.kind in "iu" else 1.0
         alpha = np.rint(np.clip(array[..., 3] * (255 / most), 0, 255)).astype(np.uint8)
     return (array if array.ndim == 2 else array[..., 2::-1]), alpha
 
@@ -309,8 +297,8 @@ def read_stream(data: bytes) -> Stream | None:
             if marker == 0xFF:  # padding
                 at += 1
             elif marker in FRAME_MARKERS:
-                bits, height, width, components = struct.unpack_from(">BHHB", data, at + 4)
-                return Stream(width, height, components, bits)
+                bits, height, width = struct.unpack_from(">BHH", data, at + 4)
+                return Stream(width, height, bits)
             elif marker == 0x01 or 0xD0 <= marker <= 0xD7:
                 at += 2
             else:
@@ -324,5 +312,4 @@ def read_stream(data: bytes) -> Stream | None:
     depths = data[start + 42 : start + 42 + 3 * components : 3]
     if not depths:
         return None
-    bits = 1 + max(depth & 0x7F for depth in depths)
-    return Stream(right - left, bottom - top, components, bits, any(depth & 0x80 for depth in depths))
+    return Stream(right - left, bottom - top, 1 + max(depth & 0x7F for depth in depths))

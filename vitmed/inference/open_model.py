@@ -170,7 +170,9 @@ def warn_of_seen(names: Sequence[str], saved: SavedModel) -> None:
 
 def paths_of(images: str | Path | Iterable[str | Path]) -> list[str | Path]:
     """One path, or several, as a list. Raises UsageError for what is no path."""
-    names: Any = [images] if isinstance(images, str | os.PathLike) else list(images)
+    if isinstance(images, str | os.PathLike) or not isinstance(images, Iterable):
+        images = [images]
+    names: Any = list(images)
     if wrong := [name for name in names if not isinstance(name, str | os.PathLike)]:
         raise UsageError(f"images: expected paths, found {wrong[0]!r:.100}", "name files, folders or patterns")
     return names

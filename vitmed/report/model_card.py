@@ -97,9 +97,9 @@ def write_card(run: RunFolder, test: Evaluation) -> None:
     write_text(file, model_card(test.metrics, run.path.resolve().name, test.folder.name))
 
 
-def weights_card(saved: SavedModel, name: str, compared: str, metrics: Results | None) -> str:
-    """The card: no path, no host, no patient, and not the name of the data folder. `compared` is a sentence on the
-    logits of timm and ours; `metrics` are of the test of these weights, None if not known."""
+def weights_card(saved: SavedModel, name: str, metrics: Results | None) -> str:
+    """The card: no path, no host, no patient, and not the name of the data folder. `metrics` are of the test of these
+    weights, None if not known."""
     target, policy, model = saved.splits.target, saved.chosen_policy(), saved.config.model
     findings = policy.findings.items() if isinstance(policy, FindingPolicy) else ()
     if metrics is not None:  # the title names the data folder, which stays inside
@@ -124,7 +124,6 @@ def weights_card(saved: SavedModel, name: str, compared: str, metrics: Results |
         program=program(saved.preprocessing, policy, name),
         policy=policy,
         thresholds={finding: f"{0.5 if at is None else at:.6g}" for finding, at in thresholds.items()},
-        compared=compared,
         metrics=metrics,
         headline=() if metrics is None else headline_of(metrics),
         limitations=() if metrics is None else limitations(metrics),

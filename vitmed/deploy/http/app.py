@@ -224,7 +224,7 @@ class Service:
         return Reply(images=entries, model=self.hash)
 
     async def card(self) -> ModelCard:
-        """What the model is: classes, policy, licence, first numbers of its test."""
+        """What the model is: classes, policy, licence."""
         return self.about
 
     async def metrics(self) -> Response:

@@ -15,18 +15,14 @@ from starlette.responses import HTMLResponse
 
 from vitmed import __version__
 from vitmed.core.base_models import Kind
-from vitmed.core.errors import DataError
 from vitmed.core.process import SharedContext
-from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import NOTICE, counted, csp_hash, format_probability
-from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
 from vitmed.decisions.operating_points import DECIDES
 from vitmed.decisions.policy import ClassPolicy, FindingPolicy
 from vitmed.deploy.http.limits import Refusal, Upload
 from vitmed.imaging.dicom import QUIET, silence
 from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.load import Answer, Model
-from vitmed.inference.saved_model import SavedModel
 from vitmed.models.sizes import size_label
 
 DICOM = "application/dicom"
@@ -84,23 +80,6 @@ class Reply(BaseModel):
     notice: str = NOTICE
 
 
-class Number(BaseModel):
-    """A number of the evaluation with its 95 % interval."""
-
-    title: str
-    value: float | None
-    low: float | None
-    high: float | None
-
-
-class Headline(BaseModel):
-    """The first numbers of the oldest evaluation on the run's held-out test by the decision policy of the model."""
-
-    images: int
-    patients: int | None
-    numbers: dict[str, Number]
-
-
 class ModelCard(ModelHash):
     """What the model is. It names no file and no machine."""
 
@@ -119,12 +98,11 @@ class ModelCard(ModelHash):
     policy_notes: list[str]
     licence: str | None = Field(description="of the starting weights")
     terms: str | None
-    test: Headline | None = Field(description="null where the evaluation is not beside the model")
     notice: str = NOTICE
 
 
 def model_card(model: Model) -> ModelCard:
-    """What the model is, as far as its file and the folder beside it say."""
+    """What the model is, as far as its file says."""
     saved, policy = model.saved, model.saved.policy
     decides = f"Decision: {policy.summary}" if isinstance(policy, FindingPolicy) else None
     if isinstance(policy, ClassPolicy):
@@ -151,26 +129,7 @@ def model_card(model: Model) -> ModelCard:
         policy_notes=[] if policy is None else list(policy.notes),
         licence=saved.config.model.licence,
         terms=saved.config.model.terms,
-        test=_headline(saved),
     )
-
-
-def _headline(saved: SavedModel) -> Headline | None:
-    file = find_evaluation(RunFolder(saved.path.parent), "test", saved.weights_hash, saved.policy)
-    if file is None:
-        return None
-    from vitmed.report.results import Results
-    from vitmed.report.templates import headline_of  # templates and tables: only where there is an evaluation
-
-    try:
-        metrics = Results.read(read_metrics(file.with_name(NUMBERS)))
-    except (DataError, ValueError):  # of another version
-        return None
-    numbers = {
-        name: Number(title=title, value=number.value, low=number.low, high=number.high)
-        for name, title, number in headline_of(metrics)
-    }
-    return Headline(images=metrics.n, patients=metrics.n_groups, numbers=numbers)
 
 
 def page(template: str, script: str | None = None, **context: Any) -> HTMLResponse:
