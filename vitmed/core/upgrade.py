@@ -86,6 +86,7 @@ GONE = (  # parts of a metrics.json of 0.2.0, each by the keys that lead to it
     "error_by_range.equalised_odds",
     "error_by_range.resamples",
     "calibration.another_class",
+    "grades.rps",
     *(f"calibration.{when}.ece_classwise{of}" for when in ("before", "after") for of in ("", "_if_right")),
 )
 
