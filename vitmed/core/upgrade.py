@@ -80,7 +80,7 @@ GONE = (  # parts of a metrics.json of 0.2.0, each by the keys that lead to it
     "patient_level.noisy_or",
     "patient_level.best_on_validation",
     *(f"patient_level.{way}.at_threshold" for way in ("mean", "max")),
-    "per_patient.heap",
+    *(f"per_patient.{name}" for name in ("heap", "spread", "enough")),
     "prevalence.curve",
     *(f"overall.{name}" for name in VALUES["train.monitor"]),
     "error_by_range.equalised_odds",

@@ -8,12 +8,7 @@ from every_kind import grade_values
 from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
 from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
-from vitmed.metrics.kinds.grades import (
-    grade_costs,
-    kappa_of_sums,
-    kappa_summands,
-    predictions_at_cut,
-)
+from vitmed.metrics.kinds.grades import grade_costs, kappa_of_sums, kappa_summands, predictions_at_cut
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS
 from vitmed.metrics.predictions import Predictions, softmax
 

@@ -19,7 +19,7 @@ from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, 
 from vitmed.metrics.intervals import Units, ratio, share
 from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions, interval_of
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric
-from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.predictions import Predictions
 
 KAPPAS = {"quadratic_kappa": "squared", "linear_kappa": "absolute"}  # the cost of a disagreement, of `GRADE_ERRORS`
 
