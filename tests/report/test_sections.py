@@ -226,9 +226,10 @@ def test_a_coverage_far_from_what_was_asked_for_is_named(times: float, word: str
     """Of intervals chosen where errors were so many times smaller."""
     p = of_kind("number", 5)
     policy = choose_policy(p, EvaluateConfig())
-    text, metrics = page(tmp_path, replace(p, labels=p.values + times * (p.labels - p.values)), policy=policy)
+    p = policy.apply(replace(p, labels=p.values + times * (p.labels - p.values)))
+    text, metrics = page(tmp_path, p, policy=policy)
     assert re.findall(r"<b>(\w+) than asked for</b>", text) == [word] * bool(word)
-    reached = metrics.intervals.coverage
+    reached = metrics.overall["coverage"]
     number = f"{reached.value:.3f} ({reached.low:.3f} to {reached.high:.3f})"
     assert results_sentence(metrics).endswith(f"The 90 % prediction intervals had a coverage of {number}.")
 

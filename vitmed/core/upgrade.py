@@ -87,6 +87,7 @@ GONE = (  # parts of a metrics.json of 0.2.0, each by the keys that lead to it
     "error_by_range.resamples",
     "calibration.another_class",
     "grades.rps",
+    "intervals",
     *(f"calibration.{when}.ece_classwise{of}" for when in ("before", "after") for of in ("", "_if_right")),
 )
 

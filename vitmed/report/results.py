@@ -10,7 +10,7 @@ from vitmed.core import upgrade
 from vitmed.core.base_models import CLASSES, Frozen, Target
 from vitmed.core.text import counted, identity
 from vitmed.data.patient_names import group_word
-from vitmed.decisions.conformal import IntervalResults, PredictionSets
+from vitmed.decisions.conformal import PredictionSets
 from vitmed.decisions.evaluation_folder import Folds
 from vitmed.decisions.operating_points import OperatingPoints
 from vitmed.decisions.out_of_distribution import OutOfDistribution
@@ -255,7 +255,6 @@ class Results(Numbers):
     finding_errors: FindingErrors | None = None
     grades: GradeResults | None = None
     bland_altman: BlandAltman | None = None
-    intervals: IntervalResults | None = None
     error_by_range: Subgroups | None = None
 
     @property
