@@ -51,15 +51,13 @@ class ClassSets(SetNumbers):
 
 class PredictionSets(Frozen):
     """How often the sets hold the truth, and how large they are: the coverage that was `asked` for, `by` "patient" or
-    "image", the numbers of all images and of the first `SHOWN` classes, how many images have a set of 0, 1, 2, ...
-    classes (`sizes`), and the classes `without` a guarantee."""
+    "image", the numbers of all images and of the first `SHOWN` classes, and the classes `without` a guarantee."""
 
     asked: float
     by: str
     note: str
     overall: SetNumbers
     per_class: dict[str, ClassSets]
-    sizes: list[int]
     without: list[str]
 
 
@@ -170,6 +168,6 @@ def report_sets(
     for name, of_class, least, units in zip(shown, numbers[1:], fitted.least, fitted.units, strict=False):
         promised = name not in fitted.without
         per_class[name] = ClassSets(**of_class, least=least, calibrated_on=units, promised=promised)
-    overall, sizes_of, without = SetNumbers(**numbers[0]), np.bincount(sizes).tolist(), list(fitted.without)
+    overall, without = SetNumbers(**numbers[0]), list(fitted.without)
     promise: dict[str, Any] = {"asked": fitted.coverage, "by": fitted.by, "note": fitted.note}
-    return PredictionSets(**promise, overall=overall, per_class=per_class, sizes=sizes_of, without=without)
+    return PredictionSets(**promise, overall=overall, per_class=per_class, without=without)

@@ -10,31 +10,22 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.estimates import ClassNumbers, Estimate, Sample
+from vitmed.metrics.estimates import ClassNumbers, Estimate
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.classes import MANY_CLASSES, evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 FEWEST_KNOWN = 5  # patients with a label, of more than two classes
-OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}  # of `Numbers`: others are long
 
 
-class ByPatient(Frozen):
+class ByPatient(Frozen, extra="ignore"):  # until 0.3.0 it had all of `Numbers`
     """`Numbers` with each patient a unit, for one way of combining their images; or the reason why there are none."""
 
     text: str
-    n: int | None = None
-    n_groups: int | None = None
-    resampling: str | None = None
-    resamples: int | None = None
-    positive_class: str | None = None
     overall: dict[str, Estimate] = {}
     per_class: dict[str, ClassNumbers] = {}
-    confusion_matrix: list[list[int]] | None = None
-    sample: Sample | None = None
     undefined: dict[str, str] = {}
     no_interval: dict[str, str] = {}
-    notes: list[str] = []
     reason: str | None = None
 
 
@@ -93,7 +84,7 @@ def patient_predictions(predictions: Predictions, way: str) -> Predictions:
     return replace(combined, threshold=predictions.threshold, costs=predictions.costs)
 
 
-def patient_level(predictions: Predictions, resamples: int = 2000) -> PatientLevel | None:
+def patient_level(predictions: Predictions) -> PatientLevel | None:
     """Every number of `evaluate_predictions` with each patient a unit, for each of `WAYS`; None where patients are
     unknown."""
     if predictions.groups is None or not len(predictions):
@@ -111,15 +102,14 @@ def patient_level(predictions: Predictions, resamples: int = 2000) -> PatientLev
             level[way] = ByPatient(text=text, reason=why)
             continue
         combined = patient_predictions(predictions, way)
-        numbers = evaluate_predictions(combined, resamples)
-        kept = OF_MANY_CLASSES if classes > MANY_CLASSES else numbers.model_fields_set - {"classes", "level"}
+        numbers = evaluate_predictions(combined)
         about = [note for note in numbers.notes if not note.startswith("All images of")]  # may be of more patients
         words = {"There is no image of": "There is no patient of", " has only ": " is the label of only "}
         for image, person in words.items():
             about = [note.replace(image, person) for note in about]
-        content: dict[str, Any] = {key: value for key, value in numbers if key in kept} | {"notes": about}
         notes += [note for note in about if note not in notes]
-        level[way] = ByPatient(text=text, **content)
+        kept = ["overall"] if classes > MANY_CLASSES else ["overall", "per_class", "undefined", "no_interval"]
+        level[way] = ByPatient(text=text, **{name: numbers[name] for name in kept})
     return PatientLevel(**level)
 
 

@@ -136,7 +136,7 @@ OF_EVERY_KIND: dict[str, Analysis] = {
 }
 CLASS_ANALYSES: dict[str, Analysis] = {
     "external": compare_with_own_test,
-    "patient_level": lambda m: patient_level(m.predictions, m.config.resamples),
+    "patient_level": lambda m: patient_level(m.predictions),
     "per_patient": lambda m: per_patient(m.predictions),
     "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.kind),
     "agreement": lambda m: agreement(m.predictions, m.config, m.metrics.overall["cohen_kappa"]),
