@@ -2,7 +2,6 @@
 numbers with their intervals side by side (models, patients, subgroups).
 """
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from vitmed.core.text import counted
 from vitmed.decisions.out_of_distribution import scores_of
-from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import NetBenefit, percentage
 from vitmed.metrics.estimates import value_text
-from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.metrics.patient_level import outside, shares
 from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.report.plots import drawing
@@ -147,48 +144,6 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
     axes.minorticks_off()
     axes.set_title(f"distance from the features of {counted(report.n, 'training image')}", fontsize=11)
     drawing.legend_below(figure, 2)
-    return figure
-
-
-def differences(content: ComparisonResults) -> Figure:
-    """A row for each pair and a column for each of three numbers; a filled blue dot is a clear difference."""
-    pairs, count, kind = content.pairs, len(content.pairs), TARGETS[content.kind]
-    figure = Figure(figsize=(10, max(2.6, 0.62 * count + 1.9)), layout="constrained")
-    columns = figure.subplots(1, 3, sharey=True)
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-    for axes, name in zip(columns, kind.headline[:3], strict=True):
-        write = partial(axes.text, 0.5, ha="center", va="center", fontsize=8, transform=axes.get_yaxis_transform())
-        axes.axvline(0, color=GREY, linewidth=1)
-        for row, pair in enumerate(pairs):
-            entry = pair.difference[name]
-            if entry.value is None:
-                write(row, "undefined")
-                continue
-            clear, text = False, f"{value_text(entry, '+')}, no interval"
-            if entry.low is not None and entry.high is not None:
-                clear = entry.low > 0 or entry.high < 0
-                text = value_text(entry, "+")
-                axes.plot([entry.low, entry.high], [row, row], color=BLUE if clear else RED, linewidth=1.8)
-            colour, face = (BLUE, BLUE) if clear else (RED, "white")
-            axes.plot(entry.value, row, "o", color=colour, markerfacecolor=face, markersize=6)
-            write(row - 0.32, text, bbox=box)
-        axes.set_title(kind.metrics[name].title, fontsize=10)
-        axes.set_ylim(count - 0.4, -0.7)
-        drawing.add_grid(axes, "x")
-        axes.margins(x=0.12)
-        axes.tick_params(axis="x", labelsize=8)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-        axes.tick_params(axis="y", length=0)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-    names = [f"{drawing.short(pair.first, 26)}\nminus {drawing.short(pair.second, 26)}" for pair in pairs]
-    columns[0].set_yticks(range(count), names, fontsize=8)
-    unit = content.resampling.removeprefix("by ")  # patient, image, or what else the groups are
-    groups = "" if content.patients is None else f" of {counted(content.patients, unit)}"
-    unknown = "" if unit == "patient" else "; patients unknown, likely too narrow"
-    images = f"n = {counted(content.images, 'image')}{groups}"
-    figure.suptitle(f"{images}; {100 * content.level:.0f} % intervals{unknown}", fontsize=10)
-    meaning = "filled: the interval does not contain 0; not adjusted for several pairs"
-    figure.supxlabel(f"difference (first minus second); {meaning}", fontsize=9)
     return figure
 
 
