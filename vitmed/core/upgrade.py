@@ -74,6 +74,7 @@ GONE = (  # parts of a metrics.json of 0.2.0, each by the keys that lead to it
     "co_occurrence",
     "finding_errors.pairs",
     "label_errors.pairs",
+    "label_errors.rows",
     "member_disagreement",
     "out_of_distribution.unlike",
     "interval_levels",
