@@ -80,6 +80,7 @@ GONE = (  # parts of a metrics.json of 0.2.0, each by the keys that lead to it
     "interval_levels",
     "patient_level.noisy_or",
     "patient_level.best_on_validation",
+    *(f"patient_level.{way}.at_threshold" for way in ("mean", "max")),
     "out_of_distribution.quantiles",
     "conformal.sizes",
     *(f"per_patient.{name}" for name in ("heap", "spread", "enough")),
