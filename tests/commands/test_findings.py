@@ -22,7 +22,6 @@ from vitmed.core.messages import listening
 from vitmed.data.splits import make_splits
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.kinds.findings import FindingPredictions
-from vitmed.metrics.paired_comparison import ClassDifference
 
 
 def test_no_patient_is_in_two_splits_and_the_labels_are_those_of_the_table(findings: vitmed.TrainResult) -> None:
@@ -151,19 +150,12 @@ def test_a_probe_of_colours_has_the_numbers_of_scikit_learn(findings: vitmed.Tra
         assert each[name]["auroc"].value == pytest.approx(theirs, abs=1e-12) and theirs > 0.9  # a colour is the finding
 
 
-def test_the_baseline_is_compared_as_a_whole_and_finding_by_finding(findings: vitmed.TrainResult) -> None:
+def test_the_baseline_is_compared_as_a_whole(findings: vitmed.TrainResult) -> None:
     baseline = findings.test.metrics.baselines["colour_and_size"]
     gap = findings.test.metrics.overall["auroc"].value - baseline.overall["auroc"].value
     assert baseline.decides == "auroc" and baseline.difference["auroc"].value == pytest.approx(gap, abs=1e-12)
-    alike = baseline.findings["blue"]  # a colour is the finding, and both rank its images without an error
-    assert set(baseline.findings) <= set(FINDINGS) and (alike.value, alike.low, alike.p) == (0, None, 1)
     page = (findings.test.folder / "report.html").read_text()
     assert "too few to show that the model is better" in " ".join(page.split())
-    assert baseline.beaten_for == []
-    better, same = ({"method": "delong", "value": 0.2, "low": low, "high": 0.3, "p": 0.01} for low in (0.1, -0.1))
-    some = {"a": better | {"p_holm": 0.03}, "b": better | {"p_holm": 0.06}, "c": same | {"p_holm": 0.03}}
-    findings_of = {name: ClassDifference(**gap) for name, gap in some.items()}
-    assert baseline.model_copy(update={"findings": findings_of}).beaten_for == ["a"]
 
 
 def test_a_map_explains_a_finding_and_is_tested(findings: vitmed.TrainResult, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_the_folder_and_the_report(run: Path, vitmed: RUN, monkeypatch: pytest.M
     answer = vitmed(*args)
     assert answer.code == 0, answer.err
     folder = run / "stress"
-    assert sorted(path.name for path in folder.iterdir()) == ["stress.json", "stress.png", "stress_samples.png"]
+    assert sorted(path.name for path in folder.iterdir()) == ["stress.json", "stress.png"]
     given = json.loads(answer.out)
     assert given.pop("folder") == str(folder)
     assert json.loads((folder / "stress.json").read_text()) == given

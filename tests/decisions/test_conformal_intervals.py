@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from vitmed.core.base_models import Target
-from vitmed.decisions.conformal import IntervalReach, fit_intervals, report_intervals
-from vitmed.metrics.kinds.number import NumberPredictions
+from vitmed.decisions.conformal import IntervalReach, fit_intervals
+from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number
 
 
 def draw(rng: np.random.Generator, patients: int, images: int = 1) -> NumberPredictions:
@@ -64,11 +64,10 @@ def test_few_patients_and_the_report() -> None:
     fitted = fit_intervals(p, 0.9)
     assert fitted.by == "image" and fitted.units == 100
     assert "validation has 5 patients, too few to guarantee 0.9" in fitted.note
-    assert fit_intervals(draw(rng, 5), 0.9) is None and report_intervals(p, None) is None
+    assert fit_intervals(draw(rng, 5), 0.9) is None
     new = draw(rng, 60, 4)
-    found = report_intervals(new, fitted)
-    assert (found.asked, found.by, found.calibrated_on) == (0.9, "image", 100)
+    found = evaluate_number(replace(new, reach=fitted.reach)).overall
+    coverage, width = found["coverage"], found["width"]
     inside = np.abs(new.labels) <= fitted.reach * new.scales
-    assert found.coverage.value == inside.mean() and found.coverage.low < inside.mean() < found.coverage.high
-    assert found.width.value == pytest.approx(2 * fitted.reach * new.scales.mean()) and found.width.low is not None
-    assert report_intervals(replace(new, reach=99.0), fitted) == found
+    assert coverage.value == inside.mean() and coverage.low < inside.mean() < coverage.high
+    assert width.value == pytest.approx(2 * fitted.reach * new.scales.mean()) and width.low is not None

@@ -208,8 +208,8 @@ def test_a_table_without_its_policy_counts_what_another_threshold_decided(tmp_pa
     (tmp_path / "t.csv").write_text(replace(read, threshold=0.4).to_csv())
     found = read_evaluation(tmp_path / "t.csv").predictions
     assert found.predicted.tolist() == [1, 0, 0] and found.notes == (
-        "1 prediction in the table was decided by another policy, which is not known here; these numbers decide by the "
-        "largest probability.",
+        "1 prediction in the table was decided otherwise, the first in row 2; these numbers decide by the largest "
+        "probability.",
     )
     (tmp_path / "t.csv").write_text(read.to_csv())
     assert read_evaluation(tmp_path / "t.csv").predictions.notes == ()

@@ -111,7 +111,7 @@ def test_the_numbers_are_those_of_sklearn_on_patients() -> None:
         sensitivity = told[way]["per_class"]["infected"]["sensitivity"]
         assert sensitivity["value"] == pytest.approx(sk.recall_score(truth, called)), way
         assert sensitivity["low"] <= sensitivity["value"] <= sensitivity["high"]
-        assert told[way]["n"] == told[way]["n_groups"] == 40
+        assert told["n"] == told["labelled"] == 40
     assert "SECRET" not in json.dumps(told.to_dict(), allow_nan=False)
 
 
@@ -215,8 +215,6 @@ def test_shares_and_the_worst_by_hand() -> None:
         {"patient": 2, "n": 20, "errors": 4, "accuracy": 0.8},
         {"patient": 1, "n": 10, "errors": 1, "accuracy": 0.9},
     ]
-    spread = told["spread"]["accuracy"]
-    assert (spread["n"], spread["min"], spread["median"], spread["max"]) == (3, 0.6, 0.8, 0.9)
     assert "SECRET" not in json.dumps(told.to_dict(), allow_nan=False)
 
 
@@ -234,23 +232,11 @@ def test_who_is_outside_the_limits() -> None:
     assert 0.02 < alike.mean() < 0.055  # discrete, so at most 5 %
 
 
-def test_outside_is_around_the_share_of_all_images_as_in_the_figure() -> None:
-    """Half of all images are right; the two patients with enough images, with 0.2 each, do not set the centre."""
-    spread = per_patient(patients_with([20, 20, *[4] * 12], [16, 16, *[1] * 12]))["spread"]["accuracy"]  # type: ignore[index]
-    assert (spread["overall"], spread["n"], spread["outside"]) == (0.5, 2, 2)
-
-
 def test_nothing_to_spread() -> None:
     assert per_patient(replace(patients_with([5, 5], [1, 0]), groups=None)) is None
     assert per_patient(patients_with([9], [2]))["reason"] == "there is one patient"  # type: ignore[index]
     assert per_patient(patients_with([1, 1, 1], [1, 0, 0]))["reason"] == "each patient has one image"  # type: ignore[index]
-    assert [per_patient(patients_with(n, [1, 0]))["spread"]["accuracy"]["n"] for n in ([5, 5], [5, 4])] == [2, 1]  # type: ignore[index]
-    few = per_patient(patients_with([2, 3, 2], [0, 0, 0]))
-    assert "fewer than two patients" in few["spread"]["accuracy"]["reason"] and few["worst"] == []
-    many = per_patient(
-        replace(patients_with([8, 8], [1, 0]), classes=("a", "b", "c"), logits=np.zeros((16, 3), np.float32))
-    )
-    assert list(many["spread"]) == ["accuracy"]
+    assert per_patient(patients_with([2, 3, 2], [0, 0, 0]))["worst"] == []  # type: ignore[index]
 
 
 def test_a_patient_is_decided_with_the_costs_of_the_run() -> None:

@@ -11,7 +11,7 @@ from predicted import rewritten
 
 from vitmed.core.errors import DataError
 from vitmed.core.text import one_spelling
-from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.metrics.predictions import Predictions, softmax
 
 NASTY = ("a,b", 'say "cheese"', "naïve Ω 細胞", "logit_x", " spaced ", "semi;colon\ttab")
@@ -229,13 +229,14 @@ def test_two_columns_that_may_name_the_patient_are_told(tmp_path: Path) -> None:
 
 def test_predictions_of_another_program_that_are_not_the_likeliest_class_are_told(tmp_path: Path) -> None:
     rows = "x.png,a,a,0.7,0.3\ny.png,b,b,0.8,0.2\nz.png,b,a,0.9,0.1\n"  # decided from 0.15 or 0.2 on
-    found = put(tmp_path / "p.csv", "path,label,prediction,prob_a,prob_b\n" + rows)
+    (tmp_path / "p.csv").write_text("path,label,prediction,prob_a,prob_b\n" + rows)
+    found = read_evaluation(tmp_path / "p.csv").predictions
+    decided = "1 prediction in the table was decided otherwise, the first in row {}; these numbers decide {}."
     assert found.predicted.tolist() == [0, 0, 0]
-    assert "1 row of the table has a cell that does not follow from the probabilities" in found.notes[-1]
-    assert "row 2 (prediction); the probabilities count" in found.notes[-1]
+    assert found.notes[-1] == decided.format(2, "by the largest probability")
     (tmp_path / "p.csv").write_text("path,label_f,prediction,prob_f\nx,1,f,0.3\n")
-    found = FindingPredictions.from_csv(tmp_path / "p.csv")
-    assert "row 1 (prediction); the probabilities count" in found.notes[-1]
+    found = read_evaluation(tmp_path / "p.csv").predictions
+    assert found.notes[-1] == decided.format(1, "at a probability of 0.5")
 
 
 def changed(p: Predictions, row: int, column: str, cell: str) -> str:
@@ -251,12 +252,11 @@ def ten() -> Predictions:
     return Predictions(("a", "b"), tuple("0123456789"), None, None, logits)
 
 
-@pytest.mark.parametrize(("column", "cell"), [("prediction", "zebra"), ("confidence", "0.1234")])
-def test_what_contradicts_the_logits_is_told_and_they_count(tmp_path: Path, column: str, cell: str) -> None:
+def test_a_confidence_that_contradicts_the_logits_is_told_and_they_count(tmp_path: Path) -> None:
     before = ten()
-    after = put(tmp_path / "p.csv", changed(before, 7, column, cell))
+    after = put(tmp_path / "p.csv", changed(before, 7, "confidence", "0.1234"))
     assert after.logits.tobytes() == before.logits.tobytes()
-    told = f"1 row of the table has a cell that does not follow from the logits, the first is row 8 ({column})"
+    told = "1 row of the table has a cell that does not follow from the logits, the first is row 8 (confidence)"
     assert after.notes == (f"{told}; the logits count.",)
     decided = replace(before, positive="a", threshold=0.9)  # a threshold is no contradiction
     assert put(tmp_path / "p.csv", rewritten(decided)).notes == ()
@@ -400,21 +400,20 @@ def test_probabilities_rounded_to_two_digits_are_those_of_the_logits(tmp_path: P
     assert found.probabilities.tobytes() == table().probabilities.tobytes() and found.notes == ()
 
 
-@pytest.mark.parametrize("confidence", [True, False])
-def test_an_edited_prediction_is_reported_as_such(tmp_path: Path, confidence: bool) -> None:
-    """The confidence is that of the other class, or, where it was edited too, no threshold gives the predictions."""
+@pytest.mark.parametrize("cell", ["b", "zebra", ""])
+def test_an_edited_prediction_is_reported_as_such(tmp_path: Path, cell: str) -> None:
     p = table()
     sure = int(np.argmax(p.probabilities[:, 0]))
 
     def change(cells: dict[str, str]) -> None:
         if cells["path"] == f"{sure}.png":
-            cells["prediction"] = "b"
-            cells["confidence"] = cells["confidence"] if confidence else cells["prob_b"]
+            cells["prediction"] = cell
 
-    after = put(tmp_path / "p.csv", rewritten(p, change=change))
+    (tmp_path / "p.csv").write_text(rewritten(p, change=change), newline="")
+    after = read_evaluation(tmp_path / "p.csv").predictions
     assert after.predicted.tolist() == p.predicted.tolist() and after.notes == (
-        f"1 row of the table has a cell that does not follow from the logits, the first is row {sure + 1} "
-        "(prediction); the logits count.",
+        f"1 prediction in the table was decided otherwise, the first in row {sure + 1}; these numbers decide by the "
+        "largest probability.",
     )
 
 

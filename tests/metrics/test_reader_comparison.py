@@ -203,10 +203,10 @@ def test_readers_of_grades_are_compared_by_quadratic_kappa() -> None:
     assert 2 < one.fixed_readers.degrees < 113
     assert one.random_readers is not None and one.random_readers.p > one.fixed_readers.p
     config = EvaluateConfig(resamples=0, report=False, raters=list(columns), ordinal=list(names))
-    reader, *_ = reader_lines(Report.of(p, Origin(title="t"), config).results)
+    kappa, _ = reader_lines(Report.of(p, Origin(title="t"), config).results)
     score = cohen_kappa_score(truth, readers[0], weights="quadratic")
     ends = f"({one.readers['c0'].low:.3f} to {one.readers['c0'].high:.3f})"
-    assert f"reader c0: quadratic kappa {score:.3f} {ends}, accuracy " in reader and "on 114 of 114 images" in reader
+    assert kappa.startswith("quadratic kappa on 114 images: the model ") and f", c0 {score:.3f} {ends}, c1 " in kappa
     nobody = against(replace(p, columns={**columns, "c0": ("",) * 114}), ["c0", "c1"], ordinal=names)
     assert nobody is not None and nobody[0].n == 0 and nobody[0].model.value is None
     alone = replace(p, labels=0 * truth, columns={"c0": ("0",) * 114, "c1": columns["c1"]})
@@ -306,13 +306,10 @@ def test_answers_of_two_kinds_are_read_where_a_positive_class_is_named_and_are_o
                 reader, gap = known.readers["c0"], known.fixed_readers.difference
                 assert own["readers"]["said"]["value"] == reader.value and reader.low is not None
                 shown = " ".join(answer.err.split())
-                assert f"{own['number']} {reader.value:.3f} ({reader.low:.3f} to {reader.high:.3f})" in shown
-                whole = sum(one.n for one in again)
-                assert f"on {whole} of {len(p)} images the model on the same images: sensitivity" in shown
-                assert f"{own['number']} {known.model.value:.3f} ({known.model.low:.3f} to" in shown
-                about = "model minus the reader, on the same images, for these readers alone"
-                assert "reader said: sensitivity" in shown and about in shown and "readers like these" not in shown
-                assert f"{own['number']} {gap.value:+.3f}" in shown
+                texts = [f"{x.value:.3f} ({x.low:.3f} to {x.high:.3f})" for x in (known.model, reader)]
+                line = f"{own['number']} on {known.n} images: the model {texts[0]}, said {texts[1]}; model minus reader"
+                assert f"{line} {gap.value:+.3f} (" in shown and ") for this reader alone" in shown
+                assert "readers like these" not in shown
     first = next(path for path, cell in zip(p.paths, said, strict=True) if cell)
     cells = tuple("2" if path == first else cell for path, cell in zip(p.paths, said, strict=True))
     file = tmp_path / "wrong" / "predictions.csv"
@@ -323,22 +320,21 @@ def test_answers_of_two_kinds_are_read_where_a_positive_class_is_named_and_are_o
     assert fix in " ".join(answer.err.split())
 
 
-def test_a_number_of_readers_that_is_undefined_says_which_images_nobody_read() -> None:
+def test_a_number_of_readers_that_is_undefined_is_said_to_be() -> None:
     p = table()
     some = tuple(p.classes[k] if k == 0 and i % 2 else "" for i, k in enumerate(p.labels.tolist()))
     part = replace(p, positive=p.classes[1], columns={**p.columns, "part": some, "nobody": ("",) * len(p)})
-    read = sum(map(bool, some))
     correct = np.mean([k == 0 for k, cell in zip(part.predicted, some, strict=True) if cell])
 
     def lines(raters: list[str]) -> list[str]:
         config = EvaluateConfig(resamples=0, report=False, raters=raters)
         return reader_lines(Report.of(part, Origin(title="t"), config).results)
 
-    of_reader, why, model, _ = lines(["part"])
-    assert of_reader.startswith("reader part: specificity 1.000") and of_reader.endswith(f"on {read} of 114 images")
-    assert why == f"no sensitivity: no {p.classes[1]} image was read"
-    assert model.startswith(f"the model on the same images: specificity {correct:.3f}")
-    assert lines(["c0", "nobody"])[-1] == "no specificity: no image of the other class was read by all readers"
+    missing, specificity = lines(["part"])
+    assert missing == "sensitivity on 0 images: the model undefined, part undefined"
+    assert specificity.startswith(f"specificity on {sum(map(bool, some))} images: the model {correct:.3f} (")
+    assert ", part 1.000 (" in specificity
+    assert lines(["c0", "nobody"])[-1] == "specificity on 0 images: the model undefined, c0 undefined, nobody undefined"
 
 
 @pytest.mark.slow

@@ -138,7 +138,8 @@ def test_a_number_has_its_own_words(tmp_path: Path) -> None:
     groups, target = tuple(f"P{i // 3}" for i in range(90)), Target(kind="number", centre=50, spread=10)
     p, other = (NumberPredictions(("age",), ("",) * 90, groups, labels, of, target=target) for of in logits)
     policy = choose_policy(p, EvaluateConfig())
-    metrics = write_report(tmp_path / "r", p, title="t", policy=policy, baselines={"colour_and_size": other})
+    about = {"policy": policy, "baselines": {"colour_and_size": other}}
+    metrics = write_report(tmp_path / "r", policy.apply(p), title="t", **about)
     text = " ".join(methods_text(metrics).paragraphs)
     assert "lower limit of a proportion was capped" in text and "AUROC" not in text
     assert "-/+ 1.96 standard deviations of the error, from components of variance between and within" in text

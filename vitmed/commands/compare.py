@@ -18,7 +18,7 @@ from vitmed.studies.comparison import align, compare_models, read_all
 
 @dataclass(frozen=True)
 class Comparison:
-    """The content of compare.json, the verdict in one sentence, the folder of compare.json and the picture, and how the
+    """The content of compare.json, the verdict in one sentence, the folder of compare.json, and how the
     first model was judged by pre-stated criteria."""
 
     content: ComparisonResults

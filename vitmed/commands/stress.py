@@ -16,7 +16,7 @@ from vitmed.explanation.robustness import FOLDER, NUMBERS, StressRequest, stress
 from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.open_model import open_model, with_window
 from vitmed.report.evaluate import describe_images
-from vitmed.report.plots.curves import stress_curves, stress_samples
+from vitmed.report.plots.curves import stress_curves
 from vitmed.report.plots.drawing import png
 
 
@@ -66,11 +66,10 @@ def stress(
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
     for note in chosen.notes:
         warn(note)
-    content, pictures = stress_images(saved, chosen, describe_images(chosen)[0], request)
+    content = stress_images(saved, chosen, describe_images(chosen)[0], request)
     with whole_folder(folder) as part:
         if (figure := stress_curves(content, "patient" if data else saved.splits.unit)) is not None:
             write_bytes(part / "stress.png", png(figure))
-            write_bytes(part / "stress_samples.png", png(stress_samples(pictures)))
         write_json(part / NUMBERS, content.to_dict())
     say(content.verdict)
     shown = "; the next `vitmed evaluate` of these images shows it" * (folder == saved.path.parent / FOLDER)

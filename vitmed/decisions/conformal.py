@@ -14,7 +14,6 @@ validation also chose the epoch and the calibration. For intervals it holds on a
 ranges or subgroups they may hold fewer.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 
 SHOWN = 30  # classes whose coverage and set size the report shows
@@ -52,27 +51,14 @@ class ClassSets(SetNumbers):
 
 class PredictionSets(Frozen):
     """How often the sets hold the truth, and how large they are: the coverage that was `asked` for, `by` "patient" or
-    "image", the numbers of all images and of the first `SHOWN` classes, how many images have a set of 0, 1, 2, ...
-    classes (`sizes`), and the classes `without` a guarantee."""
+    "image", the numbers of all images and of the first `SHOWN` classes, and the classes `without` a guarantee."""
 
     asked: float
     by: str
     note: str
     overall: SetNumbers
     per_class: dict[str, ClassSets]
-    sizes: list[int]
     without: list[str]
-
-
-class IntervalResults(Frozen):
-    """How often the intervals hold the true number, and how wide they are; the rest as in `IntervalReach`."""
-
-    asked: float
-    by: str
-    note: str
-    calibrated_on: int
-    coverage: Estimate
-    width: Estimate
 
 
 class Guarantee(Stored):
@@ -182,16 +168,6 @@ def report_sets(
     for name, of_class, least, units in zip(shown, numbers[1:], fitted.least, fitted.units, strict=False):
         promised = name not in fitted.without
         per_class[name] = ClassSets(**of_class, least=least, calibrated_on=units, promised=promised)
-    overall, sizes_of, without = SetNumbers(**numbers[0]), np.bincount(sizes).tolist(), list(fitted.without)
+    overall, without = SetNumbers(**numbers[0]), list(fitted.without)
     promise: dict[str, Any] = {"asked": fitted.coverage, "by": fitted.by, "note": fitted.note}
-    return PredictionSets(**promise, overall=overall, per_class=per_class, sizes=sizes_of, without=without)
-
-
-def report_intervals(predictions: NumberPredictions, fitted: IntervalReach | None) -> IntervalResults | None:
-    """What the intervals reach on the evaluated images; None without them."""
-    if fitted is None:
-        return None
-    overall = evaluate_number(replace(predictions.undecided(), reach=fitted.reach)).overall
-    reached: dict[str, Any] = {name: overall[name] for name in ("coverage", "width")}
-    asked = fitted.coverage
-    return IntervalResults(asked=asked, by=fitted.by, note=fitted.note, calibrated_on=fitted.units, **reached)
+    return PredictionSets(**promise, overall=overall, per_class=per_class, without=without)

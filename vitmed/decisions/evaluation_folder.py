@@ -95,12 +95,11 @@ def read_evaluation(file: Path, labelled: bool = True) -> Evaluated:
     """
     beside = file.with_name(NUMBERS)
     metrics, of_model, policy = read_metrics(beside), not file.name.startswith(BASELINE), None
+    table = read_table(file)
     if not metrics:
-        table = read_table(file)
         read = read_predictions(table, labelled=labelled)
-        # findings without a label are left out of what is read, not of the table
-        whole = read if len(read) == len(table.rows) else read_predictions(table)
-        return Evaluated(replace(read, notes=(*read.notes, *whole.notes_on_decisions(table))), None, metrics)
+        notes = read.notes_on_decisions(table, by_policy=False)
+        return Evaluated(replace(read, notes=(*read.notes, *notes)), None, metrics)
     if of_model and metrics["report"].get("policy") is not None:
         try:
             policy = policy_of(metrics["report"]["policy"], metrics["classes"])
@@ -122,14 +121,16 @@ def read_evaluation(file: Path, labelled: bool = True) -> Evaluated:
     except ValueError:
         raise no_report(beside) from None
     convert = None if policy is None else calibrate
-    predictions: Any = read_predictions(file, target, labelled, as_decided=folds is not None, calibrate=convert)
+    predictions: Any = read_predictions(table, target, labelled, as_decided=folds is not None, calibrate=convert)
     if predictions.kind != "number" and folds is not None and not by_fold(folds):
         predictions = replace(predictions, decided=None)
     if metrics["positive_class"] not in (None, *predictions.classes):
         raise no_report(beside)
     if predictions.kind == "classes":
         predictions = replace(predictions, positive=metrics["positive_class"])
-    return Evaluated(predictions if policy is None else policy.apply(predictions), policy, metrics)
+    predictions = predictions if policy is None else policy.apply(predictions)
+    notes = predictions.notes_on_decisions(table, policy is not None)
+    return Evaluated(replace(predictions, notes=(*predictions.notes, *notes)), policy, metrics)
 
 
 def read_metrics(file: Path) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from vitmed.metrics.predictions import Predictions, group_index
 from vitmed.metrics.predictions_csv import OOD_SCORE, as_number
 
 QUANTILE = 0.99  # of validation: an image above it counts as unlike the training images
-QUANTILES = [0.05, 0.25, 0.5, 0.75, 0.95]  # of the scores, in the report
 FEWEST = 20  # training images
 MOST_CLASSES = 100  # with a mean of their own; of more there is one mean for all
 LOCK = Lock()  # two threads that limit at once would leave the limit behind
@@ -110,14 +109,13 @@ def fit_ood_score(train: np.ndarray, labels: np.ndarray, validation: np.ndarray)
 class OutOfDistribution(Frozen):
     """How many of the evaluated images are unlike the training images, by a score that `n` training images gave.
 
-    `n_above` images have a score above 1, a share `flagged`. The quantiles of the scores are at 5, 25, 50, 75 and 95 %.
-    The error rates are the shares of errors among images with a score up to 1, and above.
+    `n_above` images have a score above 1, a share `flagged`. The error rates are the shares of errors among images with
+    a score up to 1, and above.
     """
 
     n: int
     n_above: int
     flagged: Estimate
-    quantiles: list[float]
     error_rate_below: Estimate | None = None
     error_rate_above: Estimate | None = None
 
@@ -132,8 +130,8 @@ def report_ood_scores(predictions: Predictions, fitted: OodScore | None) -> OutO
     if predictions.kind == "classes" and predictions.labels is not None:
         parts = {"below": ~above, "above": above}
         errors = {f"error_rate_{name}": of_share(share(~predictions.right, of, units)) for name, of in parts.items()}
-    quantiles, flagged = np.quantile(scores, QUANTILES).tolist(), of_share(share(above, None, units))
-    return OutOfDistribution(n=fitted.n, n_above=int(above.sum()), flagged=flagged, quantiles=quantiles, **errors)
+    flagged = of_share(share(above, None, units))
+    return OutOfDistribution(n=fitted.n, n_above=int(above.sum()), flagged=flagged, **errors)
 
 
 def detection_auroc(

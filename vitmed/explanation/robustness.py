@@ -324,11 +324,9 @@ class StressRequest:
             raise unknown_key("split", self.split, SPLITS)
 
 
-def stress_images(
-    saved: SavedModel, chosen: EvaluationImages, what: str, request: StressRequest
-) -> tuple[Robustness, dict[str, list[np.ndarray]]]:
-    """Predict a sample of images, clean and corrupted. Returns the content of stress.json; and title of each corruption
-    -> an image as it is and at strengths 1 to 5. Raises DataError: no image can be read; UsageError: no corruption."""
+def stress_images(saved: SavedModel, chosen: EvaluationImages, what: str, request: StressRequest) -> Robustness:
+    """Predict a sample of images, clean and corrupted. Returns the content of stress.json. Raises DataError: no image
+    can be read; UsageError: no corruption."""
     picked = pick_images([sample.label for sample in chosen.samples], request.images, request.seed)
     decoded = _decode(saved.preprocessing, chosen, picked)
     unreadable = len(picked) - len(decoded)
@@ -357,13 +355,7 @@ def stress_images(
         "image_size": saved.preprocessing.image_size,
         "notes": [*chosen.notes, *robustness.notes, *unread],
     }
-    positive = None if robustness.positive_class is None else robustness.classes.index(robustness.positive_class)
-    row = next((row for row in decoded if chosen.samples[row].label == positive), next(iter(decoded)))
-    pictures = {
-        CORRUPTIONS[name].title: [np.asarray(corrupt(decoded[row], name, s, (request.seed, row))) for s in range(6)]
-        for name in robustness.corruptions
-    }
-    return robustness.model_copy(update=about), pictures
+    return robustness.model_copy(update=about)
 
 
 def _predict_all(

@@ -140,24 +140,11 @@ def wrong_rows(predictions: FindingPredictions, f: int) -> tuple[np.ndarray, np.
     return tuple(rows[np.argsort(sign * chances[rows, f], kind="stable")] for rows, sign in ((missed, 1), (false, -1)))  # type: ignore[return-value]
 
 
-LISTED = 50  # suspects in metrics.json; label_issues.csv has all
-
-
-class DoubtedLabel(Frozen):
-    """An image of predictions.csv, by its row from 1; `score` as in `find_suspects`."""
-
-    row: int
-    label: str
-    suggested: str
-    score: float
-
-
 class LabelErrors(Frozen):
-    """`n` suspects `of` all images, and the first `LISTED`; or the reason why there are none."""
+    """`n` suspects `of` all images, which label_issues.csv lists; or the reason why there are none."""
 
     n: int | None = None
     of: int
-    rows: list[DoubtedLabel] = []
     reason: str | None = None
 
 
@@ -191,7 +178,7 @@ def find_suspects(predictions: Predictions) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | None:
-    """The suspects for metrics.json, from predictions and their `numbers`; None without images."""
+    """The number of suspects, from predictions and their `numbers`; None without images."""
     if not len(predictions):
         return None
     labels, classes = known_labels(predictions), predictions.classes
@@ -208,11 +195,7 @@ def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | No
     if len(classes) > 2 and decided.low is not None and decided.low <= guessed:  # of two, a threshold may be why
         right = f"balanced accuracy {decided.value:.3f}, interval {decided.low:.3f} to {decided.high:.3f}"
         return LabelErrors(of=len(labels), reason=f"the classes are not decided better than by guessing ({right})")
-    suspects = [
-        DoubtedLabel(row=int(row) + 1, label=classes[labels[row]], suggested=classes[other], score=float(score))
-        for row, other, score in zip(*find_suspects(predictions), strict=True)
-    ]
-    return LabelErrors(n=len(suspects), of=len(labels), rows=suspects[:LISTED])
+    return LabelErrors(n=len(find_suspects(predictions)[0]), of=len(labels))
 
 
 def issues_csv(predictions: Predictions) -> str:

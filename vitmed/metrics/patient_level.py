@@ -10,30 +10,22 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.estimates import ClassNumbers, Estimate, Sample
+from vitmed.metrics.estimates import ClassNumbers, Estimate
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.classes import MANY_CLASSES, evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 FEWEST_KNOWN = 5  # patients with a label, of more than two classes
-OF_MANY_CLASSES = {"n", "n_groups", "resampling", "overall", "notes"}  # of `Numbers`: others are long
 
 
-class ByPatient(Frozen):
+class ByPatient(Frozen, extra="ignore"):  # until 0.3.0 it had all of `Numbers`
     """`Numbers` with each patient a unit, for one way of combining their images; or the reason why there are none."""
 
     text: str
-    n: int | None = None
-    n_groups: int | None = None
-    resampling: str | None = None
-    positive_class: str | None = None
     overall: dict[str, Estimate] = {}
     per_class: dict[str, ClassNumbers] = {}
-    confusion_matrix: list[list[int]] | None = None
-    sample: Sample | None = None
     undefined: dict[str, str] = {}
     no_interval: dict[str, str] = {}
-    notes: list[str] = []
     reason: str | None = None
 
 
@@ -111,14 +103,13 @@ def patient_level(predictions: Predictions) -> PatientLevel | None:
             continue
         combined = patient_predictions(predictions, way)
         numbers = evaluate_predictions(combined)
-        kept = OF_MANY_CLASSES if classes > MANY_CLASSES else numbers.model_fields_set - {"classes", "level"}
         about = [note for note in numbers.notes if not note.startswith("All images of")]  # may be of more patients
         words = {"There is no image of": "There is no patient of", " has only ": " is the label of only "}
         for image, person in words.items():
             about = [note.replace(image, person) for note in about]
-        content: dict[str, Any] = {key: value for key, value in numbers if key in kept} | {"notes": about}
         notes += [note for note in about if note not in notes]
-        level[way] = ByPatient(text=text, **content)
+        kept = ["overall"] if classes > MANY_CLASSES else ["overall", "per_class", "undefined", "no_interval"]
+        level[way] = ByPatient(text=text, **{name: numbers[name] for name in kept})
     return PatientLevel(**level)
 
 
@@ -148,22 +139,7 @@ RULES = {
 }
 
 
-ENOUGH = 5  # images of a kind that a patient needs for a share to be counted
 WORST = 10  # patients that are listed
-
-
-class Spread(Frozen):
-    """A share over the `n` patients with at least `ENOUGH` images of the kind; or the reason why there is no spread."""
-
-    n: int
-    min: float | None = None
-    q1: float | None = None
-    median: float | None = None
-    q3: float | None = None
-    max: float | None = None
-    outside: int | None = None  # patients beyond what chance explains, see `outside`
-    overall: float | None = None  # the share of all images
-    reason: str | None = None
 
 
 class Patient(Frozen):
@@ -176,13 +152,11 @@ class Patient(Frozen):
 
 
 class PerPatient(Frozen):
-    """How the errors are spread over patients; `reason` where there is no spread."""
+    """The patients with the most errors; `reason` where errors are not counted by patient."""
 
     n_patients: int
     errors: int
-    enough: int  # `ENOUGH`
     reason: str | None = None
-    spread: dict[str, Spread] = {}  # by number
     worst: list[Patient] = []  # those with the most errors, at most `WORST`
 
 
@@ -211,31 +185,19 @@ def outside(images: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def per_patient(predictions: Predictions) -> PerPatient | None:
-    """The spread of the numbers over patients, and of the errors; None where patients are unknown."""
+    """The patients with the most errors; None where patients are unknown."""
     if predictions.groups is None or not len(predictions):
         return None
-    kinds = shares(predictions)
-    images, right = kinds["accuracy"]
+    images, right = shares(predictions)["accuracy"]
     errors = images - right
     total, size = int(errors.sum()), len(images)
     if size == 1 or images.max() == 1:
         why = "there is one patient" if size == 1 else "each patient has one image"
-        return PerPatient(n_patients=size, errors=total, enough=ENOUGH, reason=why)
+        return PerPatient(n_patients=size, errors=total, reason=why)
     ranked = np.lexsort([images, -errors])  # with as many errors, first those with fewer images
     worst = [
         Patient(patient=i + 1, n=int(images[i]), errors=int(errors[i]), accuracy=float(right[i] / images[i]))
         for i in map(int, ranked[:WORST])
         if errors[i]
     ]
-    spread = dict[str, Spread]()
-    for name, (held, hits) in kinds.items():
-        enough = held >= ENOUGH
-        n = int(enough.sum())
-        if n < 2:
-            spread[name] = Spread(n=n, reason=f"fewer than two patients have {ENOUGH} such images")
-            continue
-        low, q1, median, q3, high = map(float, np.quantile(hits[enough] / held[enough], [0, 0.25, 0.5, 0.75, 1]))
-        far = int((outside(held, hits) & enough).sum())  # around the share of all images, as in the figure
-        overall = float(hits.sum() / held.sum())
-        spread[name] = Spread(n=n, min=low, q1=q1, median=median, q3=q3, max=high, outside=far, overall=overall)
-    return PerPatient(n_patients=size, errors=total, enough=ENOUGH, spread=spread, worst=worst)
+    return PerPatient(n_patients=size, errors=total, worst=worst)

@@ -423,15 +423,22 @@ class Predictions:
         table.check(["prediction"], valid[:, None], self.CALLS.format(listed(self.classes)))
         return decided
 
-    def notes_on_decisions(self, table: Table) -> list[str]:
-        """A note where the `table` that these were read from, without a policy, decides otherwise."""
+    def notes_on_decisions(self, table: Table, by_policy: bool) -> list[str]:
+        """A note where the `table` that these were read from decides otherwise; `by_policy`: whether a decision policy
+        decides here."""
         if self.kind == "number" or not table.has(["prediction"]):
             return []
-        differs = np.atleast_2d((self._calls(table)[0] != self.predicted).T).any(axis=0) & ~self._edited(table)
-        count = int(differs.sum())
-        text = counted_doing(count, "prediction", "in the table was", "in the table were")
+        place = {path: row for row, path in enumerate(table.paths())}
+        rows = [place[path] for path in self.paths]  # images without a known label may be left out
+        calls, valid = (of_table[rows] for of_table in self._calls(table))
+        differs = (calls != self.predicted).reshape(len(self), -1).any(axis=1) | ~valid
+        if not differs.any():
+            return []
+        have = counted_doing(int(differs.sum()), "prediction", "in the table was", "in the table were")
         way = "by the largest probability" if self.EXCLUSIVE else "at a probability of 0.5"
-        return [f"{text} decided by another policy, which is not known here; these numbers decide {way}."] * bool(count)
+        way = "by the decision policy" if by_policy else way
+        first = table.numbers[rows[int(differs.argmax())]]
+        return [f"{have} decided otherwise, the first in row {first}; these numbers decide {way}."]
 
     def _notes(self, table: Table) -> list[str]:
         """Notes on cells that contradict the logits (or probabilities), and bad OOD scores."""
@@ -446,31 +453,10 @@ class Predictions:
                     gap = np.abs(table.floats([PROB + name])[:, 0] - self.probabilities[:, k])
                     off[PROB + name] = np.asarray(~(gap <= ROUNDED))  # also an empty cell
         if "confidence" in self.FIRST and table.has(["confidence"]):
-            off["confidence"] = np.asarray(~self._close(table).any(axis=1))
-        if table.has(["prediction"]):
-            off["prediction"] = self._edited(table)
+            chances = self.probabilities  # those of the table may have been scaled to sum to 1
+            chances = table.floats([PROB + name for name in self.classes]) if source == "probabilities" else chances
+            off["confidence"] = ~(np.abs(chances - table.floats(["confidence"])) <= ROUNDED).any(axis=1)
         return [*notes, *table.contradictions(off, source)]
-
-    def _close(self, table: Table) -> np.ndarray:
-        """(S, K) bool: whether the confidence may be the probability of a class."""
-        own = table.scored()[0] == PROB  # then the probabilities may have been scaled to sum to 1
-        chances = table.floats([PROB + name for name in self.classes]) if own else self.probabilities
-        return np.abs(chances - table.floats(["confidence"])) <= ROUNDED
-
-    def _edited(self, table: Table) -> np.ndarray:
-        """(S,) bool: the rows with a prediction that does not follow, whatever the threshold."""
-        close, predicted = self._close(table), table.class_indices("prediction", self.classes)
-        other = close.any(axis=1) & ~close[np.arange(len(self)), predicted]  # confidence of another class
-        edited = (predicted < 0) | other
-        if table.scored()[0] == PROB and self.decided is None:  # of another program, which may decide otherwise
-            chosen = self.probabilities[np.arange(len(self)), np.maximum(predicted, 0)]
-            return (predicted < 0) | (chosen < self.probabilities.max(axis=1))
-        if self.decided is not None or len(self.classes) != 2:
-            return edited
-        score, one = self.calibrated_logits[:, -1] - self.calibrated_logits[:, 0], predicted == 1
-        if score[one].min(initial=np.inf) >= score[~one].max(initial=-np.inf):
-            return edited
-        return edited | (predicted != self.likeliest)  # no threshold explains them
 
 
 def known_labels(predictions: Predictions) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.decisions.conformal import report_intervals, report_sets
+from vitmed.decisions.conformal import report_sets
 from vitmed.decisions.evaluation_folder import Folds, by_fold
 from vitmed.decisions.operating_points import TITLES, OperatingPoint, PolicyPoints, reached_by, report_points
 from vitmed.decisions.out_of_distribution import detection_auroc, report_ood_scores, scores_of
@@ -171,7 +171,6 @@ ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Resul
     "number": {
         **OF_EVERY_KIND,
         "bland_altman": lambda m: bland_altman(m.predictions),
-        "intervals": lambda m: report_intervals(m.predictions, m.chosen("intervals")),
         "error_by_range": lambda m: error_by_range(m.predictions),
         "subgroups": CLASS_ANALYSES["subgroups"],
     },

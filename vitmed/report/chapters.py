@@ -60,7 +60,6 @@ class Section(NamedTuple):
 DRAWN: dict[str, Callable[..., Figure | None]] = {
     "flow": participant_flow.flow,
     "by_finding": evaluation.by_finding,
-    "cuts": evaluation.cuts,
     "worst_errors": pictures.finding_errors,
     "predicted_and_true": evaluation.predicted_and_true,
     "bland_altman": evaluation.bland_altman,
@@ -68,7 +67,6 @@ DRAWN: dict[str, Callable[..., Figure | None]] = {
     "roc": evaluation.roc,
     "precision_recall": evaluation.precision_recall,
     "per_patient": analyses.patient_spread,
-    "subgroups": analyses.forest,
     "decision_curve": analyses.decision_curve,
     "reliability": analyses.reliability,
     "risk_coverage": analyses.risk_coverage,

@@ -4,20 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitmed.core.files import write_bytes, write_text
+from vitmed.core.files import write_text
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import csv_text
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.metric_table import METRICS, methods
 from vitmed.metrics.paired_comparison import ComparedPair, ComparisonResults
-from vitmed.report.blocks import Table, cell, data_uri, html, p_cell, p_text, p_words, signed, td, words
-from vitmed.report.plots.analyses import differences
-from vitmed.report.plots.drawing import drawn
+from vitmed.report.blocks import Table, cell, html, p_cell, p_text, p_words, signed, td, words
 from vitmed.report.templates import fill, joined
 from vitmed.report.write import PREAMBLE, latex
 
-PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.tex", "differences"
+PAGE, TABLE, LATEX = "comparison.html", "comparison.csv", "comparison.tex"
 UNADJUSTED = "The p of a model and its own baseline is not adjusted; the p-values of the named pairs are."
 COLUMNS = "first_value,first_value_low,first_value_high,second_value,second_value_low,second_value_high"
 COLUMNS = f"first,second,number,{COLUMNS},difference,difference_low,difference_high,p,p_holm"
@@ -160,12 +158,9 @@ class ComparisonTables:
 
 
 def write_comparison(folder: Path, content: ComparisonResults) -> None:
-    """The page, the table as CSV and LaTeX, and the picture as PNG, SVG and PDF."""
+    """The page, and the table as CSV and LaTeX."""
     tables = ComparisonTables(content)
     table = tables.table()
-    picture = drawn(differences(content), pdf=True)
-    for suffix in ("png", "svg", "pdf"):
-        write_bytes(folder / f"{PICTURE}.{suffix}", getattr(picture, suffix))
     lines = [COLUMNS.split(",")]  # every number in a column of its own, empty where there is none
     for row in tables.rows:
         numbers = [end for found in (row.first, row.second, row.gap) for end in (found.value, found.low, found.high)]
@@ -189,6 +184,6 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     caption = f"Comparison of models{positive}: {about}. {names}. {tables.note}".strip()
     write_text(folder / LATEX, "\n".join([PREAMBLE, "", *latex(table, caption, "comparison")]) + "\n")
     named = {letter: (name, content.models[name].identity) for name, letter in tables.letters.items()}
-    context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note, "picture": picture}
-    context |= {"sentences": tables.sentences(), "methods": tables.methods(), "image": data_uri(picture.png)}
+    context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note}
+    context |= {"sentences": tables.sentences(), "methods": tables.methods()}
     write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, usual=tables.usual[2:], **context))

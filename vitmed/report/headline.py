@@ -9,7 +9,7 @@ from typing import Any
 from vitmed.core.errors import GateError, UsageError, excluded, unknown_key
 from vitmed.core.messages import gathering, is_warning, say, show, warn
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT, RunFolder
-from vitmed.core.text import counted, grouped
+from vitmed.core.text import counted
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.inference.saved_model import SavedModel
@@ -93,32 +93,18 @@ def headline(metrics: Results) -> str:
 
 
 def reader_lines(metrics: Results) -> list[str]:
-    """Compare the model with each reader, or the mean of several, on the images that were read, in lines."""
+    """Compare the model with readers on the images that all of them read: a line for each number."""
     lines = list[str]()
-    kinds = grouped((found.number == "auroc", found) for found in metrics.readers or ())  # by scores, and by calls
-    none = {"sensitivity": f"no {metrics.positive_class} image", "specificity": "no image of the other class"}
-    none |= {"accuracy": "no image", "quadratic_kappa": "no images of two grades", "auroc": "no images of both classes"}
-    for alike in kinds.values():
-        by_title = {ALL_METRICS[of.number].phrase if of.number in ALL_METRICS else of.number: of for of in alike}
-        first, *_ = by_title.values()
-        several = len(first.readers) > 1
-        images = sum(found.n for found in by_title.values() if found.number != "quadratic_kappa")  # beside accuracy
-        read = f"{images:,} of {counted(metrics.n, 'image')}"
-        read, by_all = (f"{read}, which all readers read", " by all readers") if several else (read, "")
-        whom = f"the mean of {len(first.readers)} readers" if several else "the reader"
-        defined = {title: found for title, found in by_title.items() if found.model.value is not None}
-        for name in first.readers:
-            numbers = [f"{title} {value_text(found.readers[name])}" for title, found in defined.items()]
-            who = name if name.startswith("reader") else f"reader {name}"
-            lines.append(f"{who}: {', '.join([*numbers, f'on {read}'])}")
-        missing = [(title, none[found.number]) for title, found in by_title.items() if title not in defined]
-        lines += [f"no {title}: {what} was read{by_all}" for title, what in missing]
-        numbers = [f"{title} {value_text(found.model)}" for title, found in defined.items()]
-        lines += [f"the model on the same images: {', '.join(numbers)}"] if defined else []
-        for test, about in (("random_readers", "for readers like these"), ("fixed_readers", "for these readers alone")):
-            tests = {title: getattr(found, test) for title, found in defined.items()}
-            gaps = [f"{title} {value_text(of.difference, '+')}" for title, of in tests.items() if of is not None]
-            lines += [f"model minus {whom}, on the same images, {about}: {', '.join(gaps)}"] if gaps else []
+    for found in metrics.readers or ():
+        title = ALL_METRICS[found.number].phrase if found.number in ALL_METRICS else found.number
+        numbers = {"the model": found.model, **found.readers}
+        line = f"{title} on {counted(found.n, 'image')}: "
+        line += ", ".join(f"{who} {value_text(own)}" for who, own in numbers.items())
+        whom, alone = ("mean of the readers", "these readers") if len(found.readers) > 1 else ("reader", "this reader")
+        for test, about in ((found.random_readers, "readers like these"), (found.fixed_readers, f"{alone} alone")):
+            if test is not None and test.difference.value is not None:
+                line += f"; model minus {whom} {value_text(test.difference, '+')} for {about}"
+        lines.append(line)
     return lines
 
 

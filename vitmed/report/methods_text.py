@@ -86,7 +86,6 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         tests=sorted(
             {(name, test.method) for of in baselines for name, test in of.tests.items() if test.p is not None}
         ),
-        holm=any(gap.p_holm is not None for of in baselines for gap in of.findings.values()),
         fields=[field for field in dict.fromkeys(of[2] for of in estimates) if field in table.definitions],
         resampled=any(of.resamples is not None for *_, of in estimates),
         version=__version__,

@@ -10,7 +10,7 @@ from vitmed.core import upgrade
 from vitmed.core.base_models import CLASSES, Frozen, Target
 from vitmed.core.text import counted, identity
 from vitmed.data.patient_names import group_word
-from vitmed.decisions.conformal import IntervalResults, PredictionSets
+from vitmed.decisions.conformal import PredictionSets
 from vitmed.decisions.evaluation_folder import Folds
 from vitmed.decisions.operating_points import OperatingPoints
 from vitmed.decisions.out_of_distribution import OutOfDistribution
@@ -25,7 +25,7 @@ from vitmed.metrics.estimates import FEW_GROUPS, Estimate, Numbers
 from vitmed.metrics.kinds.grades import GradeResults
 from vitmed.metrics.kinds.number import BlandAltman
 from vitmed.metrics.mistakes import FindingErrors, LabelErrors, Mistakes
-from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
+from vitmed.metrics.paired_comparison import PairedComparison
 from vitmed.metrics.patient_level import PatientLevel, PerPatient
 from vitmed.metrics.readers import Agreement, ReaderComparison
 from vitmed.metrics.subgroups import Subgroups
@@ -34,16 +34,14 @@ Standing = Literal["better", "worse", "not shown", "few patients", "no interval"
 CHANCE = {"quadratic_kappa": 0.0, "auroc": 0.5}  # what guessing reaches; the first that a report has counts
 
 
-class Baseline(PairedComparison):
+class Baseline(PairedComparison, extra="ignore"):  # until 0.3.0 it had each of the `findings`
     """A baseline on the same images; `text` says what it is, `difference` is the model minus the baseline.
 
     Where the model decides at an operating point, which a baseline has not, both are compared by the `likeliest` class.
-    `findings` has the difference in AUROC of each finding; their p are adjusted for all findings.
     """
 
     text: str
     likeliest: bool = False
-    findings: dict[str, ClassDifference] = {}
 
     @property
     def decides(self) -> str:
@@ -60,11 +58,6 @@ class Baseline(PairedComparison):
         if patients is not None and patients < FEW_GROUPS:
             return "few patients"
         return "no interval" if low is None else "better" if low > 0 else "not shown"
-
-    @property
-    def beaten_for(self) -> list[str]:
-        tested = [(name, gap, gap.p_holm) for name, gap in self.findings.items() if gap.p_holm is not None]
-        return [name for name, gap, p in tested if p < 0.05 and (gap.low or 0) > 0]
 
 
 class Origin(Frozen):
@@ -255,7 +248,6 @@ class Results(Numbers):
     finding_errors: FindingErrors | None = None
     grades: GradeResults | None = None
     bland_altman: BlandAltman | None = None
-    intervals: IntervalResults | None = None
     error_by_range: Subgroups | None = None
 
     @property

@@ -22,7 +22,6 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import FEWEST, learnt_nothing, missing_interval_note
 from vitmed.metrics.kinds.findings import fewer_holders
 from vitmed.metrics.mistakes import issues_csv
-from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_csv import ANSWER, SET
 from vitmed.metrics.predictions_files import read_predictions
@@ -38,7 +37,7 @@ from vitmed.report.results import Baseline, Origin, Results
 from vitmed.report.templates import fill, results_sentence
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
-ONE_FINDING = "One of {} findings: only the report of all adjusts a difference from a baseline for the others."
+ONE_FINDING = "One of {} findings: only vitmed compare adjusts a difference from a baseline for the others."
 BASELINES = {
     # key in metrics.json and file name -> what it is, of `TargetKind.linear`
     "frozen_features": "{} on the features of the pretrained network, not fine-tuned",
@@ -191,7 +190,7 @@ def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
 
 
 def _beside(key: str, of: str, material: Material) -> Baseline:
-    """The comparison with a baseline, of labels of a kind; of findings also finding by finding."""
+    """The comparison with a baseline, of labels of a kind."""
     kind, predictions, other = material.kind, material.predictions, material.extra.baselines[key]
     given = material.extra.folds or material.chosen("operating")
     if given is not None and given.costs and len(other.classes) > 2:
@@ -199,13 +198,7 @@ def _beside(key: str, of: str, material: Material) -> Baseline:
     likeliest = of != "number" and predictions.at_point != other.at_point
     both = (predictions.without_point(), other.without_point()) if likeliest else (predictions, other)
     text = BASELINES[key].format(TARGETS[of].linear)
-    compared = Baseline(text=text, likeliest=likeliest, **dict(kind.compare(*both)))
-    if predictions.kind != "findings":
-        return compared
-    gaps = kind(predictions).class_gaps(kind(other))["auroc"]
-    adjusted = holm([gap.p for gap in gaps.values()])
-    each = {name: gap.model_copy(update={"p_holm": p}) for (name, gap), p in zip(gaps.items(), adjusted, strict=True)}
-    return compared.model_copy(update={"findings": each})
+    return Baseline(text=text, likeliest=likeliest, **dict(kind.compare(*both)))
 
 
 def _draw(predictions: Predictions, results: Results, extra: Extra, pdf: bool) -> dict[str, Drawn]:

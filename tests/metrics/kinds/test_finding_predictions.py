@@ -9,6 +9,7 @@ from predicted import rewritten
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
+from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.metrics.kinds.findings import FindingPredictions, is_of_findings
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import read_table
@@ -185,14 +186,11 @@ def test_what_contradicts_the_logits_is_told_and_they_count(tmp_path: Path, cell
         if cells["path"] == before.paths[row]:
             cells["prediction"] = cell
 
-    after = put(tmp_path / "p.csv", rewritten(before, change))
+    (tmp_path / "p.csv").write_text(rewritten(before, change), newline="")
+    after = read_evaluation(tmp_path / "p.csv", labelled=False).predictions
     assert after.probabilities.tobytes() == before.probabilities.tobytes()
-    told = (
-        f"1 row of the table has a cell that does not follow from the logits, the first is row {row + 1} (prediction)"
-    )
-    assert after.notes == (f"{told}; the logits count.",)
-    high = replace(before, thresholds=(0.9, 0.1))  # a threshold is no contradiction
-    assert put(tmp_path / "p.csv", high.to_csv()).notes == ()
+    told = f"1 prediction in the table was decided otherwise, the first in row {row + 1}; these numbers decide"
+    assert after.notes == (f"{told} at a probability of 0.5.",)
 
 
 def test_rounded_probabilities_are_those_of_the_logits_and_empty_cells_are_none(tmp_path: Path) -> None:

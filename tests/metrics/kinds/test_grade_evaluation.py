@@ -21,7 +21,6 @@ from vitmed.metrics.kinds.grades import (
     kappa_estimate,
     kappa_of_sums,
     kappa_summands,
-    ranked_probability_scores,
 )
 from vitmed.metrics.metric_table import GRADE_METRICS
 from vitmed.metrics.readers import agreement
@@ -36,8 +35,7 @@ def test_the_values_are_those_of_scikit_learn() -> None:
     assert found.off.value == pytest.approx(mean_absolute_error(labels, predicted))
     assert found.within_one.value == np.mean(np.abs(labels - predicted) <= 1)
     assert found.signed.value == pytest.approx(np.mean(predicted - labels))
-    assert found.rps.value == pytest.approx(ranked_probability_scores(p).mean())
-    for one in (found.quadratic_kappa, found.linear_kappa, found.off, found.within_one, found.signed, found.rps):
+    for one in (found.quadratic_kappa, found.linear_kappa, found.off, found.within_one, found.signed):
         assert one.low < one.value < one.high
     apart = {one.grades: one.n for one in found.distances}
     assert sum(apart.values()) == 300 and apart[1] == np.sum(predicted - labels == 1) and list(apart) == sorted(apart)
@@ -178,10 +176,8 @@ def test_what_cannot_be_known() -> None:
         grades = replace(p, labels=p.labels % 4, logits=sure[p.labels % 4 + above], calibrated=None)
         alike = grade_results(grades)
         assert (alike.signed.value, alike.signed.low, alike.off.low) == (above, None, None)
-        assert (alike.rps.low is None) == (not above)  # as of log loss and Brier score
-        assert alike.why.get("rps", "") == ("" if above else evaluate_grades(grades).no_interval["log_loss"])
     nobody = p.take(np.empty(0, int))
-    assert grade_results(nobody).rps.value is None and evaluate_grades(nobody).n == 0
+    assert grade_results(nobody).signed.value is None and evaluate_grades(nobody).n == 0
     for one in (found, numbers, grade_results(nobody), evaluate_grades(nobody)):
         json.dumps(one.to_dict(), allow_nan=False)
 

@@ -1,20 +1,14 @@
-"""Grades against scikit-learn and by hand: kappa, costs, cuts, and the ranked probability score."""
+"""Grades against scikit-learn and by hand: kappa, costs and cuts."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from every_kind import grade_values
-from sklearn.metrics import brier_score_loss, cohen_kappa_score, roc_auc_score
+from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
 from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
-from vitmed.metrics.kinds.grades import (
-    grade_costs,
-    kappa_of_sums,
-    kappa_summands,
-    predictions_at_cut,
-    ranked_probability_scores,
-)
+from vitmed.metrics.kinds.grades import grade_costs, kappa_of_sums, kappa_summands, predictions_at_cut
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS
 from vitmed.metrics.predictions import Predictions, softmax
 
@@ -86,9 +80,3 @@ def test_a_grade_that_is_certain_keeps_its_cut() -> None:
     logits = np.array([[0.0, -400.0, -800.0]], np.float32)
     two = predictions_at_cut(Predictions(("a", "b", "c"), ("x",), None, None, logits), 2)
     assert two.logits.tolist() == [[0.0, -800.0]] and two.probabilities.tolist() == [[1.0, 0.0]]
-
-
-def test_the_ranked_probability_score_is_the_mean_brier_score_of_the_cuts() -> None:
-    p = draw()
-    cuts = [brier_score_loss(p.labels >= cut, p.probabilities[:, cut:].sum(axis=1)) for cut in range(1, 5)]
-    assert ranked_probability_scores(p).mean() == pytest.approx(np.mean(cuts))

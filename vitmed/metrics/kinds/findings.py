@@ -138,24 +138,16 @@ class FindingPredictions(Predictions):
         return np.log(np.maximum(chances, LEAST)) - np.log(np.maximum(1 - chances, LEAST))
 
     def _calls(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
-        place, calls = {name: f for f, name in enumerate(self.classes)}, np.zeros(self.logits.shape, bool)
-        valid = np.ones(len(self), bool)
+        place, calls = (
+            {name: f for f, name in enumerate(self.classes)},
+            np.zeros((len(table.rows), self.logits.shape[1]), bool),
+        )
+        valid = np.ones(len(table.rows), bool)
         for i, cell in enumerate(table.cells("prediction")):
             names = [] if cell == NO_FINDING else [cell] if cell in place else cell.split(BETWEEN)
             valid[i] = set(names) <= set(place)
             calls[i, [place[name] for name in names if name in place]] = True
         return calls, valid
-
-    def _edited(self, table: Table) -> np.ndarray:
-        if self.decided is not None:
-            return np.zeros(len(self), bool)
-        (calls, valid), chances = self._calls(table), self.probabilities
-        if table.scored()[0] == PROB:  # of another program, which may decide otherwise
-            return np.asarray(~valid | (calls != self.predicted).any(axis=1))
-        low = np.where(calls, chances, np.inf).min(axis=0, initial=np.inf)
-        high = np.where(calls, -np.inf, chances).max(axis=0, initial=-np.inf)
-        crossed = (low < high) & (calls != is_called(chances, None))
-        return np.asarray(~valid | crossed.any(axis=1))
 
 
 def is_of_findings(header: Sequence[str], rows: Sequence[Mapping[str, str]] = ()) -> bool:

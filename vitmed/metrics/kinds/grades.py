@@ -19,7 +19,7 @@ from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, 
 from vitmed.metrics.intervals import Units, ratio, share
 from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions, interval_of
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric
-from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.predictions import Predictions
 
 KAPPAS = {"quadratic_kappa": "squared", "linear_kappa": "absolute"}  # the cost of a disagreement, of `GRADE_ERRORS`
 
@@ -55,14 +55,6 @@ def kappa_of_sums(sums: np.ndarray, weights: np.ndarray) -> np.ndarray:
     rows, columns = np.split(sums[..., 2:], 2, axis=-1)
     by_chance = np.einsum("...i,ij,...j->...", rows, weights, columns)
     return np.asarray(1 - ratio(sums[..., 0] * sums[..., 1], by_chance))
-
-
-def ranked_probability_scores(predictions: Predictions) -> np.ndarray:
-    """(S,) 0..1, lower is better: the mean over cuts of the squared error of the probability to be above the cut.
-    Epstein, J. Appl. Meteorol. 8 (1969) 985, divided by K - 1."""
-    labels, k = known_labels(predictions), len(predictions.classes)
-    below = np.cumsum(predictions.probabilities, axis=1)[:, :-1]  # (S, K - 1) of each cut
-    return ((below - (labels[:, None] <= np.arange(k - 1))) ** 2).sum(axis=1) / max(1, k - 1)
 
 
 def predictions_at_cut(predictions: Predictions, cut: int) -> Predictions:
@@ -108,7 +100,6 @@ class GradeResults(Grades):
 
     Attributes:
         signed: the mean error, predicted minus true; above 0 the grades are too high.
-        rps: the mean ranked probability score, 0..1.
         distances: from the lowest error to the highest, without those that no image has.
         cuts: "KL2 or higher" and the like, as the positive one of two classes, decided as the grades are.
         why: why a number has no value or no interval, by its name.
@@ -117,7 +108,6 @@ class GradeResults(Grades):
     quadratic_kappa: Estimate
     linear_kappa: Estimate
     signed: Estimate
-    rps: Estimate
     distances: list[Distance]
     cuts: dict[str, ClassNumbers]
     why: dict[str, str] = {}
@@ -196,20 +186,17 @@ def grade_results(predictions: Predictions) -> GradeResults:
     """Everything that judges grades, which are the classes from the lowest, beyond `evaluate_predictions`, by patient
     where patients are known. Raises DataError without labels."""
     prepared = PreparedGrades(predictions)
-    off, scores = prepared.predicted - prepared.labels, ranked_probability_scores(predictions)
-    (kappas, why), units = prepared.kappas, prepared.units
-    rps = prepared.mean_loss(float(scores.mean()) if len(scores) else np.nan, scores, most=1.0)
+    off, (kappas, why), units = prepared.predicted - prepared.labels, prepared.kappas, prepared.units
     views = [predictions_at_cut(predictions, cut) for cut in range(1, len(predictions.classes))]
     return GradeResults(
         **dict(grade_errors(off, predictions.classes, units)),
         quadratic_kappa=kappas["quadratic_kappa"],
         linear_kappa=kappas["linear_kappa"],
         signed=of_mean(off.astype(np.float64), units),
-        rps=rps,
         distances=[
             Distance(grades=d, n=int((off == d).sum()), share=of_share(share(off == d, None, units)))
             for d in np.unique(off).tolist()
         ],
         cuts={view.classes[1]: evaluate_predictions(view).per_class[view.classes[1]] for view in views},
-        why=why | ({} if rps.low else {"rps": prepared.numbers.no_interval.get("log_loss", "")}),
+        why=why,
     )

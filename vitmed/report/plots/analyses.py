@@ -2,7 +2,6 @@
 numbers with their intervals side by side (models, patients, subgroups).
 """
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from vitmed.core.text import counted
 from vitmed.decisions.out_of_distribution import scores_of
-from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import NetBenefit, percentage
 from vitmed.metrics.estimates import value_text
-from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.metrics.patient_level import outside, shares
 from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.report.plots import drawing
@@ -150,52 +147,8 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
     return figure
 
 
-def differences(content: ComparisonResults) -> Figure:
-    """A row for each pair and a column for each of three numbers; a filled blue dot is a clear difference."""
-    pairs, count, kind = content.pairs, len(content.pairs), TARGETS[content.kind]
-    figure = Figure(figsize=(10, max(2.6, 0.62 * count + 1.9)), layout="constrained")
-    columns = figure.subplots(1, 3, sharey=True)
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-    for axes, name in zip(columns, kind.headline[:3], strict=True):
-        write = partial(axes.text, 0.5, ha="center", va="center", fontsize=8, transform=axes.get_yaxis_transform())
-        axes.axvline(0, color=GREY, linewidth=1)
-        for row, pair in enumerate(pairs):
-            entry = pair.difference[name]
-            if entry.value is None:
-                write(row, "undefined")
-                continue
-            clear, text = False, f"{value_text(entry, '+')}, no interval"
-            if entry.low is not None and entry.high is not None:
-                clear = entry.low > 0 or entry.high < 0
-                text = value_text(entry, "+")
-                axes.plot([entry.low, entry.high], [row, row], color=BLUE if clear else RED, linewidth=1.8)
-            colour, face = (BLUE, BLUE) if clear else (RED, "white")
-            axes.plot(entry.value, row, "o", color=colour, markerfacecolor=face, markersize=6)
-            write(row - 0.32, text, bbox=box)
-        axes.set_title(kind.metrics[name].title, fontsize=10)
-        axes.set_ylim(count - 0.4, -0.7)
-        drawing.add_grid(axes, "x")
-        axes.margins(x=0.12)
-        axes.tick_params(axis="x", labelsize=8)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-        axes.tick_params(axis="y", length=0)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-    names = [f"{drawing.short(pair.first, 26)}\nminus {drawing.short(pair.second, 26)}" for pair in pairs]
-    columns[0].set_yticks(range(count), names, fontsize=8)
-    unit = content.resampling.removeprefix("by ")  # patient, image, or what else the groups are
-    groups = "" if content.patients is None else f" of {counted(content.patients, unit)}"
-    unknown = "" if unit == "patient" else "; patients unknown, likely too narrow"
-    images = f"n = {counted(content.images, 'image')}{groups}"
-    figure.suptitle(f"{images}; {100 * content.level:.0f} % intervals{unknown}", fontsize=10)
-    meaning = "filled: the interval does not contain 0; not adjusted for several pairs"
-    figure.supxlabel(f"difference (first minus second); {meaning}", fontsize=9)
-    return figure
-
-
 FEW = 3  # images of a patient, up to which the share that is right takes too few values for dots
 KINDS = {"sensitivity": ", positive class", "specificity": ", negative class", "accuracy": ""}
-FOREST = ("auroc", "sensitivity", "specificity")
-FOREST_MANY = ("quadratic_kappa", "mae", "bias", "auroc", "balanced_accuracy", "accuracy")  # the first three there
 
 
 def patient_spread(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
@@ -279,34 +232,3 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: 
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, min_n_ticks=1))
         axes.set_xlim(n.min() - 0.06 * np.ptp(n) - 0.5, n.max() + 0.06 * np.ptp(n) + 0.5)
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
-
-
-def forest(predictions: Predictions, metrics: Results) -> Figure | None:
-    """Each group of each column with its interval, and all images; None where no subgroups were requested."""
-    columns = {name: own for name, own in (metrics.subgroups or {}).items() if any(s.overall for s in own.strata)}
-    if not columns:
-        return None
-    positive, whole = metrics.positive_class, dict(metrics.overall)
-    if positive is not None:
-        whole |= {kind: metrics.per_class[positive][kind] for kind in FOREST}
-
-    def label(name: str, n: int | str, n_groups: int | None) -> str:
-        patients = "" if n_groups is None else f", {counted(n_groups, metrics.unit)}"
-        return f"{drawing.short(name, 26)} (n{n if isinstance(n, str) else f'={n:,}'}{patients})"
-
-    rows, headings = [(label("all", metrics.n, metrics.n_groups), whole)], list[int]()
-    for name, column in columns.items():
-        headings.append(len(rows))
-        rows.append((drawing.short(name, 30), {}))
-        rows += [(label(stratum.name, stratum.n, stratum.n_groups), stratum.overall) for stratum in column.strata]
-    present = {kind for _, numbers in rows[1:] for kind in numbers}
-    kinds = [kind for kind in (FOREST_MANY if positive is None else FOREST) if kind in present][:3]
-    figure = Figure(figsize=(9.2, 0.29 * len(rows) + 1.2), layout="constrained")
-    panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
-    drawing.forest(panels, rows, {kind: whole[kind] for kind in kinds}, diamond=True)
-    for y, text in enumerate(panels[0].get_yticklabels()):
-        if y in headings:
-            text.set_fontweight("bold")
-        elif not rows[y][1]:
-            text.set_color("0.45")
-    return figure

@@ -118,15 +118,6 @@ def stress_curves(robustness: Robustness | None, group: str = "patient") -> Figu
     return figure
 
 
-def stress_samples(pictures: Mapping[str, Sequence[np.ndarray]]) -> Figure:
-    """One image under every corruption: title -> six pictures, the original and then strength 1 to 5."""
-    columns = max(map(len, pictures.values()))
-    figure, panels = drawing.sheet((1.35 * columns + 1.5, 1.35 * len(pictures) + 0.4), list(pictures.items()))
-    for i, axes in enumerate(panels[0]):
-        axes.set_title("original" if i == 0 else f"strength {i}", fontsize=10)
-    return figure
-
-
 MOST_CHARTS = 24  # panels
 OF_SIDES: dict[Side, tuple[str, str]] = {"rise": (BLUE, "-"), "fall": (ORANGE, "--")}
 

@@ -1,27 +1,28 @@
 """Figures of each kind of label: classes (confusion matrix, ROC, precision and recall), findings, grades, numbers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from vitmed.core.text import counted
 from vitmed.metrics.areas import threshold_counts
-from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, decimals, value_text
+from vitmed.metrics.estimates import Numbers, decimals, value_text
 from vitmed.metrics.intervals import Units, quantile
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions, total_sd
-from vitmed.metrics.metric_table import METRICS
+from vitmed.metrics.metric_table import METRICS, TITLES
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.report.plots import drawing
-from vitmed.report.plots.drawing import BLACK, BLUE, COLOURS, GREEN, GREY, LEGEND, ORANGE, RED
+from vitmed.report.plots.drawing import BLACK, BLUE, COLOURS, GREEN, GREY, LEGEND, RED
 from vitmed.report.results import Results
 
 MOST = 60  # findings that a figure shows, the most frequent first
-COLUMNS = ("auroc", "sensitivity", "specificity")
+COLUMNS = {"auroc": "auroc", "sensitivity": "sensitivity_macro", "specificity": "specificity_macro"}  # and the mean
 
 
 def by_finding(predictions: FindingPredictions, metrics: Results) -> Figure:
@@ -29,45 +30,27 @@ def by_finding(predictions: FindingPredictions, metrics: Results) -> Figure:
     names = sorted(metrics.classes, key=lambda name: -metrics.per_class[name].n)[:MOST]
     figure = Figure(figsize=(9.2, 0.29 * len(names) + 1.2), layout="constrained")
     panels = figure.subplots(1, len(COLUMNS), sharey=True, squeeze=False)[0]
-    means = {kind: metrics.overall.get(kind if kind == "auroc" else f"{kind}_macro") for kind in COLUMNS}
-    draw_rates(panels, {name: metrics.per_class[name] for name in names}, means)
-    return figure
-
-
-def draw_rates(panels: Sequence[Axes], rates: Mapping[str, ClassNumbers], means: Mapping[str, Estimate | None]) -> None:
-    """A forest of shares, with the number of images beside each name."""
-    drawing.forest(panels, [(f"{drawing.short(name, 26)} (n={own.n:,})", own) for name, own in rates.items()], means)
-    for axes in panels:
+    for axes, (kind, mean) in zip(panels, COLUMNS.items(), strict=True):
+        if (middle := metrics.overall[mean].value) is not None:
+            axes.axvline(middle, color=GREY, linestyle="--", linewidth=1)
+        for y, name in enumerate(names):
+            found = metrics.per_class[name][kind]
+            if found.value is None:
+                style: dict[str, Any] = {"fontsize": 8, "color": "0.35", "va": "center"}
+                axes.text(0.02, y, "undefined", transform=axes.get_yaxis_transform(), **style)
+                continue
+            if found.low is not None:
+                axes.plot([found.low, found.high], [y, y], color=BLUE, linewidth=1.7)
+            axes.plot(found.value, y, "o", color=BLUE, markersize=5.5)
+        axes.set_xlabel(TITLES[kind])
+        drawing.add_grid(axes, "x")
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         axes.set_xlim(max(0.0, axes.get_xlim()[0]), 1.0)
         for line in axes.lines:
             line.set_clip_on(False)  # a point at 1 is drawn whole
-
-
-def cuts(predictions: Predictions, metrics: Results) -> Figure | None:
-    """Draw AUROC, sensitivity and specificity of each cut, and the share of images by error in grades."""
-    grades = metrics.grades
-    if grades is None or not grades.distances:
-        return None
-    figure = Figure(figsize=(12, max(2.6, 0.4 * len(grades.cuts) + 1.3)), layout="constrained")
-    left, right = np.asarray(figure.subfigures(1, 2, width_ratios=(3, 1.3)))
-    draw_rates(left.subplots(1, len(COLUMNS), sharey=True), grades.cuts, dict.fromkeys(COLUMNS))
-    most = max(abs(bar.grades) for bar in grades.distances)
-    share = {bar.grades: bar.share.value or 0.0 for bar in grades.distances}
-    top = {bar.grades: bar.share.high or bar.share.value or 0.0 for bar in grades.distances}
-    axes = right.subplots()
-    for error in range(-most, most + 1):
-        colour = GREEN if error == 0 else BLUE if abs(error) == 1 else ORANGE
-        height, place = share.get(error, 0), (error, top.get(error, 0))
-        axes.bar(error, height, color=colour, width=0.8)
-        axes.annotate(drawing.percent(height), place, (0, 2), textcoords="offset points", ha="center", fontsize=8)
-    for bar in grades.distances:
-        if bar.share.low is not None:
-            axes.plot([bar.grades] * 2, drawing.numbers([bar.share.low, bar.share.high]), color="0.25", linewidth=1.2)
-    axes.set_xticks(range(-most, most + 1), [f"{error:+d}" if error else "0" for error in range(-most, most + 1)])
-    axes.set_xlabel("predicted minus true grade")
-    axes.set_ylabel("share of images")
-    axes.set_ylim(top=1.12 * max(top.values()))
-    drawing.add_grid(axes, "y")
+    labels = [f"{drawing.short(name, 26)} (n={metrics.per_class[name].n:,})" for name in names]
+    panels[0].set_yticks(range(len(names)), labels, fontsize=9)
+    panels[0].set_ylim(len(names) - 0.5, -0.5)
     return figure
 
 
