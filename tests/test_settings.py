@@ -453,7 +453,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
         "commands/test_evaluate decisions/test_policy commands/test_predict",
         "checkpoint data split allow_leakage output positive precision fail_under window",
     ),
-    "compare": ("commands/test_compare deploy/test_acceptance", "output results positive accept"),
+    "compare": ("commands/test_compare deploy/test_acceptance", "output results accept"),
     "explain": ("commands/test_explain commands/test_predict", "images checkpoint runs methods target output window"),
     "stress": (
         "commands/test_stress commands/test_evaluate commands/test_predict",

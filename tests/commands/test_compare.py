@@ -731,58 +731,41 @@ def test_groups_that_are_no_patients_are_named_as_in_the_reports() -> None:
 
 def test_one_grade_against_the_rest_is_compared_as_two_classes(tmp_path: Path) -> None:
     """By AUROC, not by the kappa of grades, which two classes that nobody calls do not have."""
+    folders = []
     for name, noise in (("a", 1.0), ("b", 6.0)):
         graded = replace(draw(noise, 240, classes=3, each=None), target=Target(kind="grades"))
-        write_report(tmp_path / name, graded, config=EvaluateConfig(resamples=0, report=False), title=name)
-    pair = judge(tmp_path / "a", tmp_path / "b", positive="other").content.pairs[0]
-    assert (
-        "auroc" in pair.tests and "quadratic_kappa" not in pair.tests and pair.verdict.startswith("a is better than b")
-    )
+        folders.append(tmp_path / name / "against-rest")
+        asked = EvaluateConfig(resamples=0, report=False)
+        write_report(folders[-1], graded.against_rest("other"), config=asked, title=name)
+    pair = judge(*folders).content.pairs[0]
+    assert "auroc" in pair.tests and "quadratic_kappa" not in pair.tests
+    assert f"{tmp_path.name}/a/against-rest is better than" in pair.verdict
 
 
 def test_one_class_against_the_rest_at_the_threshold_of_each_model(tmp_path: Path, vitmed: Any) -> None:
-    """McNemar's test by hand; at 0.5 without an evaluation of that class, then at the threshold that it chose."""
+    """McNemar's test by hand, at the threshold that the evaluation of that class chose."""
     made, called = [draw(noise, classes=3, each=None) for noise in (2.0, 3.0)], []
+    asked = EvaluateConfig(target_sensitivity=0.8, calibration="none", resamples=0, report=False)
+    policy = choose_policy(draw(3.0, classes=3, each=None, seed=7).against_rest("sick"), asked)
     for name, predictions in zip("ab", made, strict=True):
-        write_report(tmp_path / name, predictions, config=EvaluateConfig(resamples=0, report=False), title=name)
-        called.append(predictions.probabilities[:, 1] > 0.5)
+        decided = policy.apply(predictions.against_rest("sick"))
+        write_report(tmp_path / name / "against-rest", decided, asked, policy=policy, title=name)
+        assert decided.threshold is not None and decided.threshold != 0.5
+        called.append(predictions.probabilities[:, 1] >= decided.threshold)
     sick = known_labels(made[0]) == 1
-    found = judge(tmp_path / "a", tmp_path / "b", positive="sick").content
-    pair = found.pairs[0]
+    folders = [tmp_path / name / "against-rest" for name in "ab"]
+    found = judge(*folders).content
+    pair, first = found.pairs[0], found.models[found.pairs[0].first]
     for name, counted, gaps in (("sensitivity", sick, pair.sensitivity), ("specificity", ~sick, pair.specificity)):
         right = [(of == sick)[counted] for of in called]
         b, c = (right[0] & ~right[1]).sum(), (right[1] & ~right[0]).sum()
         assert gaps is not None and gaps["sick"].value == pytest.approx(right[0].mean() - right[1].mean())
         assert gaps["sick"].p == pytest.approx(stats.chi2.sf((b - c) ** 2 / (b + c), 1))
-        assert getattr(found.models["a"].per_class["sick"], name).value == pytest.approx(right[0].mean())
-    (note,) = [note for note in found.notes if "the threshold is 0.5; evaluate it with --positive sick" in note]
-    assert note.startswith("a, b: sick against the rest has no evaluation")
-    asked = EvaluateConfig(target_sensitivity=0.99, calibration="none", resamples=0, report=False)
-    policy = choose_policy(draw(3.0, classes=3, each=None, seed=7).against_rest("sick"), asked)
-    for name, predictions in zip("ab", made, strict=True):
-        decided = policy.apply(predictions.against_rest("sick"))
-        write_report(tmp_path / name / "against-rest", decided, asked, policy=policy, title=name)
-        assert decided.threshold != 0.5
-    stated = judge(tmp_path / "a", tmp_path / "b", positive="sick").content
-    own = (made[0].probabilities[:, 1] >= decided.threshold)[sick].mean()
-    assert stated.models["a"].per_class["sick"].sensitivity.value == pytest.approx(own)
-    assert not any("threshold is 0.5" in note for note in stated.notes)
-    asked = asked.model_copy(update={"target_sensitivity": 0.5})
-    policy = choose_policy(draw(3.0, classes=3, each=None, seed=7).against_rest("sick"), asked)
-    for name, predictions in zip("ab", made, strict=True):  # a later evaluation of the same class counts
-        later = policy.apply(predictions.against_rest("sick"))
-        write_report(tmp_path / name / "against-rest-2", later, asked, policy=policy, title=name)
-    newest = judge(tmp_path / "a", tmp_path / "b", positive="sick").content.models["a"].per_class["sick"].sensitivity
-    assert newest.value == pytest.approx((made[0].probabilities[:, 1] >= later.threshold)[sick].mean())
-    assert newest.value < own
-    answer = vitmed("compare", tmp_path / "a", tmp_path / "b", "--positive", "sick")
+        assert getattr(first.per_class["sick"], name).value == pytest.approx(right[0].mean())
+    answer = vitmed("compare", *folders)
     assert answer.code == 0 and "sick: sensitivity" in answer.out, answer.err
-    assert "of 2 evaluations of sick the newest is compared, against-rest-2" in answer.err
-    for wrong, told in (("sik", "did you mean 'sick'"), ("healthy", "")):
-        two = save(draw(1.0), tmp_path / "two") if not told else tmp_path / "a"
-        answer = vitmed("compare", two, two, "--positive", wrong)
-        assert answer.code == 2 and (told or "is for three classes or more") in answer.err
-    assert "--positive CLASS" in vitmed("compare", tmp_path / "a", tmp_path / "b").out
+    both = [save(predictions, tmp_path / f"table-{k}") for k, predictions in enumerate(made)]
+    assert "--positive CLASS" in vitmed("compare", *both).out
 
 
 @pytest.mark.usefixtures("figure")

@@ -265,7 +265,7 @@ def print_comparison(comparison: Comparison) -> None:
         others += [group.text] * (group.text != comparison.verdict)
     others += ["every pair of single runs: compare.json, with --output"] * content.of_seeds
     if content.kind == "classes" and len(content.classes) > 2:
-        others.append("one class against the rest: --positive CLASS")
+        others.append("one class against the rest: evaluate each with --positive CLASS, then compare these reports")
     for line in (NOTICE, comparison.verdict, *others):
         sys.stdout.write(f"{visible(line)}\n")
     if comparison.acceptance is not None:

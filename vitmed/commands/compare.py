@@ -35,7 +35,6 @@ class Comparison:
 def compare(
     *results: Annotated[Path | str, Argument("predictions.csv, folder of a report, or run folder.")],
     output: Annotated[Path | str | None, Option("Folder for compare.json, page and tables.", "--output -o")] = None,
-    positive: Annotated[str | None, Option("Of three classes or more, this one, or A,B, against the rest.")] = None,
     accept: Annotated[
         Path | str | None, Option("Pre-stated criteria (YAML) for the first model; exit code 6 unless all are met.")
     ] = None,
@@ -48,8 +47,6 @@ def compare(
 
     Args:
         *results: at least two, or one with baselines in its folder.
-        positive: of three classes or more, this one against the rest, at the threshold that `vitmed evaluate RUN
-            --positive` chose for each model; 0.5 where there is no such evaluation.
         accept: some of the criteria compare the first model with the second.
 
     Raises:
@@ -61,7 +58,7 @@ def compare(
     paths = [Path(result) for result in results]
     folder = None if output is None else output_folder(output, Path(output), *data_of_runs(paths))
     stated = None if accept is None else read_criteria(Path(accept))
-    read = read_all(paths, positive)
+    read = read_all(paths)
     if stated is not None:
         check_criteria(stated, read, len(paths))
     models, notes = align(read)

@@ -14,7 +14,7 @@ import numpy as np
 from vitmed.core.base_models import Kind
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import paths_in
-from vitmed.core.messages import bar, gravest_first, say
+from vitmed.core.messages import bar, gravest_first
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder, find_path, is_elsewhere
 from vitmed.core.text import counted, listed, quoted
 from vitmed.core.text_files import YamlError, from_cell, read_yaml
@@ -27,7 +27,7 @@ from vitmed.metrics import paired_comparison as paired
 from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, value_text
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels, target_of
-from vitmed.report.evaluate import AGAINST_REST, check_against_rest
+from vitmed.report.evaluate import AGAINST_REST
 from vitmed.report.write import read_baselines
 
 LEVEL = 0.95
@@ -62,9 +62,8 @@ class Model:
         return group_word(flow.get("how") or "") if isinstance(flow, Mapping) else "patient"
 
 
-def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
-    """Read the models, then the baselines in their folders, each under a unique name; with `positive` as that class
-    against the rest, as decided by the evaluation that `vitmed evaluate --positive` wrote, else undecided."""
+def read_all(paths: Sequence[Path]) -> list[Model]:
+    """Read the models, then the baselines in their folders, each under a unique name."""
     tables, parts, models = [table_of(path) for path in paths], list[list[str]](), list[Model]()
     for file in tables:
         names = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])] or [file.stem]
@@ -74,8 +73,6 @@ def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
         parts.append(names[:-1] if inside_run else names)
     for name, file in zip(short_names(parts), tables, strict=True):
         read, of_run = read_evaluation(file), not file.name.startswith(BASELINE)
-        if positive is not None:
-            read = _against_rest(read, file, positive)
         known, own = (read, file) if of_run else (None, None)
         graded = read.metrics.get("target", {}).get("kind") == "grades"
         models.append(Model(name, read.predictions, known=known, file=own, graded=graded))
@@ -87,8 +84,6 @@ def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
     baselines = dict[str, Model]()
     for model in models:
         for key, predictions in {} if model.file is None else read_baselines(model.file.parent).items():
-            if positive is not None and len(predictions.classes) > 2:
-                predictions = predictions.against_rest(positive)
             if any(same_predictions(table, predictions) for table in named):
                 continue
             predictions = replace(predictions, positive=model.predictions.positive)
@@ -106,29 +101,6 @@ def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
     if len(models) + len(baselines) < 2 or not models:
         raise UsageError("there is nothing to compare: one model without baselines", "vitmed compare RUN_A RUN_B")
     return [*models, *baselines.values()]
-
-
-def _against_rest(read: Evaluated, file: Path, positive: str) -> Evaluated:
-    """A table of three classes or more as `positive` against the rest, at the threshold of its newest evaluation of
-    that class where there is one. Raises UsageError for a table without that class, or of two classes or another kind.
-    """
-    named, own = {name.strip() for name in positive.split(",")}, read.predictions.positive
-    if len(read.predictions.classes) == 2 and own is not None and (own == positive or {*own.split(" or ")} == named):
-        return read
-    check_against_rest(read.predictions, positive)
-    folders = {each.parent: read_evaluation(each) for each in file.parent.glob(f"{AGAINST_REST}*/{PREDICTIONS}")}
-    against = read.predictions.against_rest(positive)
-    of_class = {folder: known for folder, known in folders.items() if known.predictions.positive == against.positive}
-    fitting = {folder: known for folder, known in of_class.items() if known.weights_hash == read.weights_hash}
-    if fitting:
-        newest = max(fitting, key=lambda folder: (fitting[folder].created or "", folder.name))
-        if len(fitting) > 1:
-            say(f"{file.parent}: of {len(fitting)} evaluations of {positive} the newest is compared, {newest.name}")
-        return fitting[newest]
-    fix = f"evaluate it with --positive {positive} to choose one on validation"
-    notes = (*read.predictions.notes, f"{positive} against the rest has no evaluation: the threshold is 0.5; {fix}.")
-    metrics = {**read.metrics, "target": {}}  # of two classes, also where the table is of grades
-    return replace(read, predictions=replace(against, notes=notes), metrics=metrics)
 
 
 def same_predictions(a: Predictions, b: Predictions) -> bool:
