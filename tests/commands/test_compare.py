@@ -213,20 +213,22 @@ def test_images_are_matched_by_path_and_classes_by_name(tmp_path: Path) -> None:
     assert "90 images are shared; left out because not all have them: 30 of a." in ui.warned
 
 
-def test_runs_and_reports_and_their_baselines(trained: Trained, tmp_path: Path) -> None:
-    found = judge(trained.folder)  # one run, against its baseline
-    assert list(found.content["models"]) == [trained.folder.name, "colour_and_size"]
-    assert found.content["models"]["colour_and_size"]["baseline_of"] == trained.folder.name
+def test_runs_reports_and_a_baseline_that_is_named(trained: Trained, tmp_path: Path) -> None:
+    test, known = trained.folder / "test", trained.result.test.metrics
     evaluated = trained.result.test.predictions
     noisy = replace(evaluated, logits=evaluated.logits + np.random.default_rng(0).normal(size=evaluated.logits.shape))
     save(replace(noisy, logits=noisy.logits.astype(np.float32)), tmp_path / "other" / "test")
-    found = judge(trained.folder / "test", tmp_path / "other")
-    assert list(found.content["models"]) == [trained.folder.name, "other", "colour_and_size"]
-    pairs = [(pair["first"], pair["second"]) for pair in found.content["pairs"]]
-    assert pairs == [(trained.folder.name, "other"), (trained.folder.name, "colour_and_size")]  # not other's baseline
-    known = trained.result.test.metrics["overall"]
-    assert found.content["models"][trained.folder.name]["overall"]["auroc"] == known["auroc"]
+    found = judge(test, tmp_path / "other")
+    assert list(found.content["models"]) == [
+        trained.folder.name,
+        "other",
+    ]  # the baseline beside the report is not asked
+    assert found.content["models"][trained.folder.name]["overall"]["auroc"] == known["overall"]["auroc"]
     assert "images" in found.verdict and any("Patients are unknown" in note for note in found.content["notes"])
+    (pair,) = judge(trained.folder, test / "baseline_colour_and_size.csv").content.pairs
+    assert (pair.first, pair.second) == (trained.folder.name, "baseline_colour_and_size")
+    beside = known.baselines["colour_and_size"]
+    assert pair.difference["auroc"] == beside.difference["auroc"] and pair.tests["auroc"].p == beside.tests["auroc"].p
 
 
 def test_runs_of_one_name_are_told_apart_by_date_and_weights(tmp_path: Path, vitmed: Any, no_figures: None) -> None:
@@ -267,51 +269,16 @@ def test_the_same_auroc_is_not_alike_where_the_accuracy_differs(tmp_path: Path) 
     assert "alike" not in found.verdict and "the same AUROC, accuracy difference +0." in found.verdict
 
 
-def test_the_same_baseline_is_compared_once(tmp_path: Path) -> None:
-    """Of three runs, in other orders of rows and columns, and one that is named too."""
-    baseline, name = draw(3.0, seed=5), "baseline_colour_and_size.csv"
-    turned = replace(
-        baseline, classes=baseline.classes[::-1], paths=baseline.paths[::-1], groups=(baseline.groups or ())[::-1],
-        labels=1 - known_labels(baseline)[::-1], logits=baseline.logits[::-1, ::-1],
-    )  # fmt: skip
-    folders = [tmp_path / run for run in "abc"]
-    for noise, folder in enumerate(folders, start=1):
-        save(draw(noise), folder)
-        save(draw(9.0) if noise == 1 else baseline if noise == 2 else turned, folder, name)
-    found = judge(*folders).content["models"]
-    assert list(found) == ["a", "b", "c", "colour_and_size", "colour_and_size of b"]
-    found = judge(folders[1], folders[1] / name).content
-    assert len(found["models"]) == 2 and len(found["pairs"]) == 1
-
-
-def bare(*folders: Path) -> list[Path]:
-    """Copies without the baselines."""
-    copies = [folder.with_name(f"{folder.name}-bare") for folder in folders]
-    for folder, copy in zip(folders, copies, strict=True):
-        copy.mkdir()
-        shutil.copy(folder / "predictions.csv", copy)
-    return copies
-
-
-def test_the_pairs_that_were_asked_stand_first_and_alone_count_for_holm(tmp_path: Path, vitmed: Any) -> None:
+def test_holm_counts_the_pairs(tmp_path: Path, vitmed: Any) -> None:
     folders = [tmp_path / run for run in "ab"]
     for noise, folder in enumerate(folders, start=3):
         save(draw(float(noise)), folder)
-        save(draw(5.0), folder, "baseline_colour_and_size.csv")
-    first, *others = judge(*folders).content["pairs"]
-    assert (first["first"], first["second"]) == ("a", "b") and len(others) == 2
+    (pair,) = judge(*folders).content["pairs"]
     for name in ("auroc", "accuracy"):
-        assert first["tests"][name]["p_holm"] == first["tests"][name]["p"]
-        assert [pair["tests"][name]["p_holm"] for pair in others] == [None, None]  # each model's own baseline
-    assert "adjusted" not in first["verdict"] and all(pair["verdict"].endswith(", not adjusted") for pair in others)
-    shown = vitmed("compare", *folders).out
-    lines, note = shown.splitlines(), "own baseline is not adjusted"
-    assert note in " ".join(shown.split()) and "C: colour_and_size, baseline of A and B" in shown
+        assert pair["tests"][name]["p_holm"] == pair["tests"][name]["p"]
+    assert "adjusted" not in pair["verdict"]
     save(draw(6.0), tmp_path / "c")
-    alone = vitmed("compare", *(f / "predictions.csv" for f in bare(*folders, tmp_path / "c"))).out
-    assert "p, Holm" in alone and note not in " ".join(alone.split())
-    said = [place for place, line in enumerate(lines) if "better or worse than" in line]
-    assert lines[said[0]] == first["verdict"] and len(said) == 3
+    assert "p, Holm" in vitmed("compare", *folders, tmp_path / "c").out
 
 
 def test_models_of_other_operating_points_are_compared_by_the_likeliest_class(tmp_path: Path) -> None:
@@ -539,9 +506,6 @@ def test_two_groups_of_seeds_are_compared_by_their_means(vitmed: Any, tmp_path: 
     assert "number, A, B, C" in said
     assert "mean of A, B, C - mean of D, E, F" in said and "a0, a1, a2 are better than" in said
     assert "A - B" not in said
-    save(draw(3.0), runs[0] / "test", "baseline_colour_and_size.csv")
-    beside = vitmed("compare", *runs).out
-    assert "A - G" in beside and "a0 is better than colour_and_size" in beside and "A - B" not in beside
     third = [seeded(tmp_path / f"c{seed}", seed, draw(2.0 + seed / 20), lr=0.005) for seed in range(2)]
     with_third = judge(*runs, *third).content.seed_gaps
     assert [of.difference["auroc"].value for of in with_third if of.groups == gap.groups] == [of.value]
@@ -622,14 +586,10 @@ def test_findings_at_another_point_are_compared_by_the_side_of_0_5_and_areas_nee
     assert "In a row of the side of 0.5 both decide" in page and "likeliest" not in page
 
 
-def test_a_finding_beside_the_own_baseline_has_the_adjusted_p_of_the_report(tmp_path: Path) -> None:
+def test_a_finding_beside_a_baseline_has_the_adjusted_p_of_the_report(tmp_path: Path) -> None:
     good, poor = draw_findings(1.0), draw_findings(3.0)
-    folders = [tmp_path / run for run in "ab"]
-    for of, folder in zip((good, draw_findings(1.5)), folders, strict=True):
-        save(of, folder)
-        save(poor, folder, "baseline_colour_and_size.csv")
-    found = judge(*folders, output=tmp_path / "out").content
-    pair = next(pair for pair in found.pairs if pair.first == "a" and pair.second != "b")
+    files = save(good, tmp_path / "a"), save(poor, tmp_path / "a", "baseline_colour_and_size.csv")
+    (pair,) = judge(*files, output=tmp_path / "out").content.pairs
     extra = Extra(baselines={"colour_and_size": poor})
     metrics = Report.of(good, Origin(title="a"), EvaluateConfig(resamples=20, report=False), extra)
     beside = metrics.results.baselines["colour_and_size"].findings
@@ -640,24 +600,6 @@ def test_a_finding_beside_the_own_baseline_has_the_adjusted_p_of_the_report(tmp_
     assert "adjusted for all findings or classes of a pair by the method of Holm [" in page and "<li>Holm S." in page
     for part in metrics.findings.values():
         assert any("One of 3 findings: only the report of all adjusts a difference" in n for n in part.results.notes)
-
-
-def test_the_own_baseline_of_three_classes_decides_by_the_costs_as_in_the_report(tmp_path: Path) -> None:
-    poor, config = draw(3.0, classes=3), EvaluateConfig(cost=[[0, 1, 1], [9, 0, 1], [1, 4, 0]], report=False)
-    policy = choose_policy(draw(1.0, classes=3, seed=1), config, None, "of-the-model")
-    extra = Extra(baselines={"colour_and_size": poor}, policy=policy)
-    made = Report.of(policy.apply(draw(1.5, classes=3)), Origin(title="a"), config, extra).write(tmp_path / "a")
-    (pair,), beside = judge(tmp_path / "a").content.pairs, made.baselines["colour_and_size"]
-    assert not pair.likeliest and not beside.likeliest
-    assert [pair.difference[name].value for name in ("accuracy", "mcc")] == [
-        beside.difference[name].value for name in ("accuracy", "mcc")
-    ]
-    assert pair.tests["accuracy"].p == beside.tests["accuracy"].p
-    Report.of(draw(1.2, classes=3), Origin(title="b"), config, replace(extra, policy=None)).write(tmp_path / "b")
-    for names in ("ab", "ba"):  # a model without costs has the same baseline, which decides otherwise beside it
-        pairs = judge(*(tmp_path / name for name in names)).content.pairs
-        (own,) = [pair for pair in pairs if pair.first == "a" and "colour" in pair.second and not pair.likeliest]
-        assert own.difference["accuracy"].value == beside.difference["accuracy"].value
 
 
 @pytest.mark.usefixtures("figure")

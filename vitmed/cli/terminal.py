@@ -241,8 +241,7 @@ def print_check(checked: Any) -> None:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print the numbers of each model, then the differences of the pairs that were asked and of each model and its own
-    baseline; then the verdict of each pair, the best two first."""
+    """Print the numbers of each model and the differences; then the verdict of each pair, the best two first."""
     from vitmed.decisions.targets import TARGETS
     from vitmed.metrics.estimates import value_text
     from vitmed.report.comparison_page import ComparisonTables

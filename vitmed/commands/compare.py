@@ -41,12 +41,10 @@ def compare(
 ) -> Comparison:
     """Compare models by their predictions for the same images.
 
-    Images are matched by path; an image that a table lacks is left out. Baselines beside a report are compared too.
-    Of runs that differ by their seed only, the spread over seeds is reported too. `vitmed diff` reports what differs
-    in their settings.
+    Images are matched by path; an image that a table lacks is left out. Of runs that differ by their seed only, the
+    spread over seeds is reported too. `vitmed diff` reports what differs in their settings.
 
     Args:
-        *results: at least two, or one with baselines in its folder.
         accept: some of the criteria compare the first model with the second.
 
     Raises:
@@ -60,7 +58,7 @@ def compare(
     stated = None if accept is None else read_criteria(Path(accept))
     read = read_all(paths)
     if stated is not None:
-        check_criteria(stated, read, len(paths))
+        check_criteria(stated, read)
     models, notes = align(read)
     said = defaultdict[str, list[str]](list)
     for model in read:

@@ -54,13 +54,12 @@ class ModelNumbers(Frozen):
 
 
 class ComparedModel(ModelNumbers):
-    """One of the models that are compared, with its own numbers; `baseline_of` is the first model that has it.
+    """One of the models that are compared, with its own numbers.
 
     `run`, `created` and `weights_hash` come from its report, as in metrics.json, where they are known. `point` says
     what decides, "" for the likeliest class; `likeliest` are its numbers by the likeliest class, if a pair needs them.
     """
 
-    baseline_of: str | None
     run: str = ""
     created: str | None = None
     weights_hash: str | None = None
@@ -146,8 +145,8 @@ class ComparisonResults(Frozen):
 
     @property
     def shown_pairs(self) -> list[ComparedPair]:
-        """The pairs for a terminal: where groups of seeds are compared, only pairs of a model and its baseline."""
-        return [pair for pair in self.pairs if not self.of_seeds or self.models[pair.second].baseline_of]
+        """The pairs for a terminal: none where groups of seeds are compared."""
+        return [] if self.of_seeds else self.pairs
 
 
 def area_gap(

@@ -18,7 +18,6 @@ from vitmed.report.templates import fill, joined
 from vitmed.report.write import PREAMBLE, latex
 
 PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.tex", "differences"
-UNADJUSTED = "The p of a model and its own baseline is not adjusted; the p-values of the named pairs are."
 COLUMNS = "first_value,first_value_low,first_value_high,second_value,second_value_low,second_value_high"
 COLUMNS = f"first,second,number,{COLUMNS},difference,difference_low,difference_high,p,p_holm"
 
@@ -37,13 +36,12 @@ class Row(NamedTuple):
 
 
 class ComparisonTables:
-    """The rows of the pairs that were asked, then those of each model with its own baseline; and the letter that stands
-    for each model, a number after 26. Drawn as tables."""
+    """The rows of the pairs, and the letter that stands for each model, a number after 26. Drawn as tables."""
 
     def __init__(self, content: ComparisonResults) -> None:
         self.content, self.rows, kind = content, list[Row](), TARGETS[content.kind]
         self.usual = f", {kind.words.usual}"  # behind numbers that are not at the operating points, which differ
-        for pair in sorted(content.pairs, key=lambda pair: content.models[pair.second].baseline_of is not None):
+        for pair in content.pairs:
             models = [content.models[name] for name in (pair.first, pair.second)]
             both = [(model.likeliest if pair.likeliest else None) or model for model in models]
             for name in dict.fromkeys([*kind.headline[:3], *pair.tests]):
@@ -65,7 +63,6 @@ class ComparisonTables:
         alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
         self.letters = {name: (alphabet[k : k + 1] or str(k + 1)) for k, name in enumerate(content.models)}
         self.adjusted = any(row.p_holm not in (None, row.p) for row in self.rows)  # p, for several pairs
-        self.note = UNADJUSTED * any(content.models[r.pair.second].baseline_of and r.p is not None for r in self.rows)
         self.unit = content.resampling.removeprefix("by ")
 
     def for_terminal(self) -> Iterator[tuple[str, list[list[str]], list[str]]]:
@@ -76,9 +73,7 @@ class ComparisonTables:
             numbers[row.title] = numbers.get(row.title, {}) | values
         named = []
         for name, model in content.models.items():
-            whose = [letter[pair.first] for pair in content.pairs if pair.second == name and model.baseline_of]
-            more = f" ({model.identity})" * bool(model.identity) + f", baseline of {' and '.join(whose)}" * bool(whose)
-            named.append(f"{letter[name]}: {name}{more}")
+            named.append(f"{letter[name]}: {name}" + f" ({model.identity})" * bool(model.identity))
         lines = [[title, *(values.get(name, "") for name in letter)] for title, values in numbers.items()]
         yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named
         lines, shown = [], content.shown_pairs
@@ -88,7 +83,7 @@ class ComparisonTables:
             lines.append([pair, row.title, value_text(row.gap, "+"), *ps])
         columns = f"pair|number|>difference (95 % interval)|>p{'|>p, Holm' * self.adjusted}"
         if lines:
-            yield columns, lines, [self.note] * bool(self.note)
+            yield columns, lines, []
         lines = []
         for of in content.seed_gaps:
             groups = " - ".join(f"mean of {listed([letter[name] for name in names])}" for names in of.groups)
@@ -186,9 +181,9 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     names = "; ".join(f"{letter}: {name}{points[name]}" for name, letter in tables.letters.items())
     about = f"{counted(content.images, 'image')}, {100 * content.level:.0f} % intervals {content.resampling}"
     positive = f", positive class {content.positive_class}" if content.positive_class else ""
-    caption = f"Comparison of models{positive}: {about}. {names}. {tables.note}".strip()
+    caption = f"Comparison of models{positive}: {about}. {names}."
     write_text(folder / LATEX, "\n".join([PREAMBLE, "", *latex(table, caption, "comparison")]) + "\n")
     named = {letter: (name, content.models[name].identity) for name, letter in tables.letters.items()}
-    context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note, "picture": picture}
+    context: dict[str, Any] = {"about": about, "named": named, "table": table, "picture": picture}
     context |= {"sentences": tables.sentences(), "methods": tables.methods(), "image": data_uri(picture.png)}
     write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, usual=tables.usual[2:], **context))

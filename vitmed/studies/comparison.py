@@ -28,7 +28,6 @@ from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, value_text
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels, target_of
 from vitmed.report.evaluate import AGAINST_REST
-from vitmed.report.write import read_baselines
 
 LEVEL = 0.95
 UNKNOWN = "Patients are unknown: each image counts as independent, so the comparison is more certain than it should be."
@@ -42,11 +41,10 @@ SAME = 1e-6  # a difference of probabilities that can come from rounding
 
 @dataclass(frozen=True)
 class Model:
-    """A model, or a baseline of other models; `known` is what its report says of it, `file` its table."""
+    """A model; `known` is what its report says of it, `file` its table; a table of a baseline has neither."""
 
     name: str
     predictions: Predictions
-    baseline_of: tuple[str, ...] = ()
     known: Evaluated | None = None
     file: Path | None = None
     graded: bool = False  # whether its classes are grades, by its report or that of another model
@@ -63,7 +61,9 @@ class Model:
 
 
 def read_all(paths: Sequence[Path]) -> list[Model]:
-    """Read the models, then the baselines in their folders, each under a unique name."""
+    """Read the models, each under a unique name."""
+    if len(paths) < 2:
+        raise UsageError("there is nothing to compare: one model", "vitmed compare RUN_A RUN_B")
     tables, parts, models = [table_of(path) for path in paths], list[list[str]](), list[Model]()
     for file in tables:
         names = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])] or [file.stem]
@@ -80,27 +80,7 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
         for k, model in enumerate(models):
             if model.kind == "classes" and {*model.predictions.classes} == {*form.classes}:
                 models[k] = replace(model, graded=True, predictions=model.predictions.like(form))
-    named = [model.predictions for model in models if model.known is None]
-    baselines = dict[str, Model]()
-    for model in models:
-        for key, predictions in {} if model.file is None else read_baselines(model.file.parent).items():
-            if any(same_predictions(table, predictions) for table in named):
-                continue
-            predictions = replace(predictions, positive=model.predictions.positive)
-            said = {} if model.known is None else model.known.metrics
-            given = said.get("folds") or (said.get("report", {}).get("policy") or {}).get("operating", {})
-            if (costs := given.get("costs")) and len(predictions.classes) > 2:  # they decide for both, as in the report
-                predictions = replace(predictions, costs=tuple(map(tuple, costs)))
-            for shared, of in baselines.items():
-                if of.predictions.costs == predictions.costs and same_predictions(of.predictions, predictions):
-                    baselines[shared] = replace(of, baseline_of=(*of.baseline_of, model.name))
-                    break
-            else:
-                name = f"{key} of {model.name}" if key in baselines else key
-                baselines[name] = Model(name, predictions, (model.name,))
-    if len(models) + len(baselines) < 2 or not models:
-        raise UsageError("there is nothing to compare: one model without baselines", "vitmed compare RUN_A RUN_B")
-    return [*models, *baselines.values()]
+    return models
 
 
 def same_predictions(a: Predictions, b: Predictions) -> bool:
@@ -286,8 +266,7 @@ def operating_points(models: Sequence[Model]) -> tuple[dict[str, str], list[str]
             settings = report.get("evaluate", {})
             keys = [*TITLES, *["prevalence"] * bool(settings.get("cost"))]  # at another one, costs decide otherwise
             flags = [f"--{key} {settings[key]}".replace("_", "-") for key in keys if settings.get(key)]
-            of_model = points.get(next(iter(model.baseline_of), ""), "the decisions of its table")
-            points[model.name] = " ".join(flags).removesuffix(" True") or of_model
+            points[model.name] = " ".join(flags).removesuffix(" True") or "the decisions of its table"
     together = {point: listed([name for name in points if points[name] == point]) for point in points.values()}
     usual = f"the {TARGETS[models[0].kind].words.usual}"
     each = "; ".join(f"{names} by {point or usual}" for point, names in together.items())
@@ -309,22 +288,18 @@ def compare_models(
     notes += [note for note in found[models[0].name].notes if note.startswith("Means over")]  # the same of all
     numbers = {name: evaluated.overall for name, evaluated in found.items()}
     unit = "image" if first.groups is None else next((m.unit for m in models if m.unit != "patient"), "patient")
-    every = [*itertools.combinations(models, 2)]
-    asked = [(a, b) for a, b in every if not a.baseline_of and not b.baseline_of]
-    beside = [(a, b) for a, b in every if a.name in b.baseline_of]  # a model and its own baseline, which nobody named
-    pairs = [p for of in (asked, beside) if of for p in _compare_family(of, kind, points, unit)]
+    pairs = _compare_pairs([*itertools.combinations(models, 2)], kind, points, unit)
     deciding = list(pairs[0].tests)[:2]
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
     seeds = [paired.seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
     gaps = _seed_gaps(seeds, models, pairs, kind, points, unit)
     over_seeds: dict[str, Any] = {name: of for name, of in (("seeds", seeds), ("seed_gaps", gaps)) if of}
-    trained = {model.name for model in models if not model.baseline_of}
-    only_seeds = bool(seeds) and trained == {name for group in seeds for name in group.seeds}  # the best says nothing
-    heights = dict[str, tuple[bool, float]]()  # the best first, a baseline last
+    only_seeds = bool(seeds) and {*found} == {name for group in seeds for name in group.seeds}  # the best says nothing
+    heights = dict[str, float]()  # the best first
     for model in models:
         values = ((name, numbers[model.name][name].value) for name in deciding)
         name, value = next(((name, value) for name, value in values if value is not None), (deciding[0], 0.0))
-        heights[model.name] = bool(model.baseline_of), -value if ALL_METRICS[name].higher_is_better else value
+        heights[model.name] = -value if ALL_METRICS[name].higher_is_better else value
     best, following = sorted(heights, key=heights.__getitem__)[:2]
     verdict = next(pair.verdict for pair in pairs if {pair.first, pair.second} == {best, following})
     few = f"There {'is' if units == 1 else 'are'} only {counted(units, unit)}: too few to show which model is better."
@@ -333,12 +308,12 @@ def compare_models(
     described = dict[str, paired.ComparedModel]()
     for model in models:
         stated = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
-        facts: dict[str, Any] = {key: value for key, value in stated.items() if value}  # a baseline has no report
+        facts: dict[str, Any] = {key: value for key, value in stated.items() if value}
         if any(pair.likeliest and model.name in (pair.first, pair.second) for pair in pairs):
             likeliest = kind.numbers.evaluate(model.predictions.without_point())
             facts["likeliest"] = paired.ModelNumbers(overall=likeliest.overall, per_class=likeliest.per_class)
         facts |= {"overall": numbers[model.name], "per_class": found[model.name].per_class, "point": points[model.name]}
-        described[model.name] = paired.ComparedModel(baseline_of=next(iter(model.baseline_of), None), **facts)
+        described[model.name] = paired.ComparedModel(**facts)
     return paired.ComparisonResults(
         kind=of,
         images=len(first),
@@ -425,12 +400,11 @@ def _seed_gaps(
     return results
 
 
-def _compare_family(
+def _compare_pairs(
     family: Sequence[tuple[Model, Model]], kind: TargetKind, points: Mapping[str, str], unit: str
 ) -> list[paired.ComparedPair]:
     """Pairs of models with a verdict. The p of a test is adjusted over the pairs; that of a class or finding over the
-    pairs and all of these. With a baseline, a test is not adjusted, and a class or finding over its own pair alone. Two
-    with different `points` are compared by the likeliest class."""
+    pairs and all of these. Two with different `points` are compared by the likeliest class."""
     together = list[list[Any]]()
     for a, b in family:
         both = [a.predictions, b.predictions]
@@ -441,12 +415,8 @@ def _compare_family(
             overall.append(kind.numbers.compare(first, second))
             each.append(kind.numbers(first).class_gaps(kind.numbers(second)))
             advance(len(overall), len(together))
-    adjust = list if family[0][1].baseline_of else _adjusted
-    tests = {name: iter(adjust([compared.tests[name] for compared in overall])) for name in overall[0].tests}
-    sets = [[gaps] for gaps in each] if family[0][1].baseline_of else [each]
-    areas = {
-        k: iter([g for of in sets for g in _adjusted([g for gaps in of for g in gaps[k].values()])]) for k in each[0]
-    }
+    tests = {name: iter(_adjusted([compared.tests[name] for compared in overall])) for name in overall[0].tests}
+    areas = {k: iter(_adjusted([g for gaps in each for g in gaps[k].values()])) for k in each[0]}
     pairs = []
     for (a, b), decided, compared, gaps in zip(family, together, overall, each, strict=True):
         parts: dict[str, Any] = {name: {part: next(areas[name]) for part in gaps[name]} for name in gaps}

@@ -152,14 +152,19 @@ def _ranking(
     read = read_splits(splits, Preprocessing.of(settings), settings.data, records=False)
     logits = fit_colours(read.splits, read.images)("val")
     predictions = labelled_by(splits.target, splits.classes, read.splits.samples["val"], logits, settings.data.positive)
-    models, notes = align([*models, Model(COLOURS, predictions, tuple(model.name for model in models))])
-    compared = compare_models(models, notes, splits.target.kind)
+    models, notes = align([*models, Model(COLOURS, predictions)])
+    compared = compare_models(models if len(models) == 2 else models[:-1], notes, splits.target.kind)
 
     metric = TARGETS[compared.kind].headline[0]
-    numbers = {model.name: compared.models[model.name].overall[metric] for model in models}
+    numbers = {name: model.overall[metric] for name, model in compared.models.items()}
     sign = -1 if ALL_METRICS[metric].higher_is_better else 1
     order = sorted(seconds, key=lambda name: np.inf if (v := numbers[name].value) is None else sign * v)
     best, phrase, groups = order[0], ALL_METRICS[metric].phrase, dict[str, list[str]](yes=[], no=[], ahead=[])
+    both = [model for model in models if model.name in (best, COLOURS)]  # whose p is not adjusted for the others
+    beside = compare_models(both, labels=splits.target.kind)
+    numbers[COLOURS] = beside.models[COLOURS].overall[metric]
+    pairs, described = [*compared.pairs, *beside.pairs], compared.models | beside.models
+    compared = compared.model_copy(update={"pairs": pairs, "models": described})
     rows = [["rank", "weights", f"{phrase} (95 % interval)", "minus the best", "clearly behind", "ms/image"]]
     rows.append(["1", best, value_text(numbers[best]), "", "", f"{1000 * seconds[best]:,.1f}"])
     for rank, name in enumerate([*order[1:], COLOURS], 2):
