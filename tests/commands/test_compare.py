@@ -480,54 +480,6 @@ def test_runs_that_differ_by_more_than_the_seed_have_none(tmp_path: Path) -> Non
         assert not found.content.seeds and "seeds" not in found.content.to_dict()
 
 
-@pytest.mark.slow
-def test_two_groups_of_seeds_are_compared_by_their_means(vitmed: Any, tmp_path: Path) -> None:
-    groups = [[draw(noise + seed / 20) for seed in range(3)] for noise in (1.0, 2.5)]
-    runs = [seeded(tmp_path / f"{'ab'[g]}{s}", s, groups[g][s], lr=0.001 * (g + 1)) for g in range(2) for s in range(3)]
-    found = judge(*runs, output=tmp_path / "out")
-    (gap,) = found.content.seed_gaps
-    assert gap.groups == [["a0", "a1", "a2"], ["b0", "b1", "b2"]]
-    models = found.content.models
-    for name, of in gap.difference.items():
-        means = [np.mean([models[run].overall[name].value for run in names]) for names in gap.groups]
-        assert of.value == pytest.approx(means[0] - means[1]), name
-    of = gap.difference["auroc"]
-    assert of.p < 0.05 and of.low > 0 and of.p_holm == of.p
-    assert found.verdict == gap.text and gap.text.startswith("a0, a1, a2 are better than b0, b1, b2 on average over")
-    for file in ("comparison.html", "compare.json"):
-        assert "a0, a1, a2 are better" in (tmp_path / "out" / file).read_text()
-    rows = [
-        row for row in csv.DictReader((tmp_path / "out" / "comparison.csv").open(newline="")) if "mean" in row["first"]
-    ]
-    row = next(row for row in rows if row["number"] == "AUROC")
-    assert (row["first"], row["second"]) == ("mean of a0, a1, a2", "mean of b0, b1, b2") and len(rows) > 3
-    assert float(row["first_value"]) - float(row["second_value"]) == pytest.approx(of.value, abs=1e-5)
-    said = vitmed("compare", *runs).out
-    assert "number, A, B, C" in said
-    assert "mean of A, B, C - mean of D, E, F" in said and "a0, a1, a2 are better than" in said
-    assert "A - B" not in said
-    third = [seeded(tmp_path / f"c{seed}", seed, draw(2.0 + seed / 20), lr=0.005) for seed in range(2)]
-    with_third = judge(*runs, *third).content.seed_gaps
-    assert [of.difference["auroc"].value for of in with_third if of.groups == gap.groups] == [of.value]
-    again = judge(*runs, save(draw(0.5), tmp_path / "other"))  # the verdict is about the best, not about seeds
-    assert again.verdict.startswith("a1 is not clearly better or worse than other") and again.content.seed_gaps == [gap]
-
-
-def test_two_groups_of_seeds_are_compared_at_their_point_whatever_a_third_has(tmp_path: Path) -> None:
-    """Not by the likeliest class because another configuration decides by it; the mean of the pairs says so."""
-    models = []
-    for name, noise, threshold in (("a", 1.0, 0.2), ("b", 2.5, 0.2), ("c", 1.5, None)):
-        for seed in range(2):
-            predictions = replace(draw(noise + seed / 20), positive="sick", threshold=threshold)
-            run = seeded(tmp_path / f"{name}{seed}", seed, predictions, lr=noise / 1000)
-            models.append(Model(run.name, predictions, file=run / "test" / "predictions.csv"))
-    found = compare_models(models)
-    (of,) = [gap for gap in found.seed_gaps if gap.groups == [["a0", "a1"], ["b0", "b1"]]]
-    pairs = [pair for pair in found.pairs if pair.first in of.groups[0] and pair.second in of.groups[1]]
-    assert of.difference["accuracy"].value == pytest.approx(np.mean([p.difference["accuracy"].value for p in pairs]))
-    assert len(pairs) == 4 and not any(pair.likeliest for pair in pairs)
-
-
 def draw_findings(noise: float, findings: tuple[str, ...] = ("edema", "mass", "hernia")) -> FindingPredictions:
     """One model's answer about findings of 40 patients; the labels are the same for every noise."""
     labels = (np.random.default_rng(0).random((120, 3)) < [0.5, 0.4, 0.3]).astype(np.int8)

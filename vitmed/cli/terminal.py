@@ -247,8 +247,7 @@ def print_comparison(comparison: Comparison) -> None:
     from vitmed.report.comparison_page import ComparisonTables
 
     content, tables = comparison.content, ComparisonTables(comparison.content)
-    others = [of.text for of in content.seed_gaps] + [pair.verdict for pair in content.shown_pairs]
-    others = [text for text in others if text != comparison.verdict]
+    others = [pair.verdict for pair in content.pairs if pair.verdict != comparison.verdict]
     kind = TARGETS[content.kind]
     for columns, rows, lines in tables.for_terminal():
         print_rows(columns, rows, *lines, caption="")
@@ -262,7 +261,6 @@ def print_comparison(comparison: Comparison) -> None:
         columns = f"number, {of}|>mean|>SD over seeds|>95 % interval of one run"
         print_rows(columns, rows, caption="")
         others += [group.text] * (group.text != comparison.verdict)
-    others += ["every pair of single runs: compare.json, with --output"] * content.of_seeds
     if content.kind == "classes" and len(content.classes) > 2:
         others.append("one class against the rest: evaluate each with --positive CLASS, then compare these reports")
     for line in (NOTICE, comparison.verdict, *others):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitmed.core.files import write_bytes, write_text
-from vitmed.core.text import counted, listed
+from vitmed.core.text import counted
 from vitmed.core.text_files import csv_text
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
@@ -76,24 +76,13 @@ class ComparisonTables:
             named.append(f"{letter[name]}: {name}" + f" ({model.identity})" * bool(model.identity))
         lines = [[title, *(values.get(name, "") for name in letter)] for title, values in numbers.items()]
         yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named
-        lines, shown = [], content.shown_pairs
-        for row in (row for row in self.rows if row.pair in shown):
+        lines = []
+        for row in self.rows:
             pair = f"{letter[row.pair.first]} - {letter[row.pair.second]}"
             ps = [p_text(row.p), p_text(row.p_holm)][: 1 + self.adjusted]
             lines.append([pair, row.title, value_text(row.gap, "+"), *ps])
         columns = f"pair|number|>difference (95 % interval)|>p{'|>p, Holm' * self.adjusted}"
-        if lines:
-            yield columns, lines, []
-        lines = []
-        for of in content.seed_gaps:
-            groups = " - ".join(f"mean of {listed([letter[name] for name in names])}" for names in of.groups)
-            for name in TARGETS[content.kind].headline:
-                if gap := of.difference.get(name):
-                    title = TARGETS[content.kind].metrics[name].phrase
-                    lines.append([groups, title, value_text(gap, "+"), p_text(gap.p), p_text(gap.p_holm)])
-        if lines:
-            over = f"over seeds and {self.unit}s"
-            yield f"groups of seeds|number|>difference (95 % interval {over})|>p|>p, Holm", lines, []
+        yield columns, lines, []
 
     def sentences(self) -> list[str]:
         """For each pair a sentence for a paper: the tested numbers of both models, their difference and p; for findings
@@ -108,7 +97,7 @@ class ComparisonTables:
         of = "" if content.patients is None else f" of {counted(content.patients, self.unit)}"
         same = f"On the same {counted(content.images, 'image')}{of}"
         brackets = f"in brackets: {100 * content.level:.0f} % confidence intervals {content.resampling}"
-        spread = [f"{text}." for text in (*(of.text for of in content.seed_gaps), *(of.text for of in content.seeds))]
+        spread = [f"{of.text}." for of in content.seeds]
         reached = [(" and ".join(pair), "; ".join(texts)) for pair, texts in lines.items()]
         return spread + [f"{same}, {models} reached {texts}; {brackets}." for models, texts in reached]
 
@@ -124,8 +113,6 @@ class ComparisonTables:
             ):
                 if end is not None and how:
                     used.setdefault((what, key, row.gap.resamples), {})[number] = None
-        if self.content.seed_gaps:
-            used["intervals", "seeds", None] = {"means over seeds": None}
         for (what, how, resamples), numbers in sorted(used.items(), key=lambda item: item[0][0]):
             known = (of.tests if what == "P-values" else of.intervals)[how]
             cited += [source for source in known.sources if source not in cited]
@@ -166,16 +153,6 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
         numbers = [end for found in (row.first, row.second, row.gap) for end in (found.value, found.low, found.high)]
         shown = ("" if x is None else f"{x:.6g}" for x in (*numbers, row.p, row.p_holm))
         lines.append([row.pair.first, row.pair.second, row.title, *shown])
-    metrics, spreads = TARGETS[content.kind].metrics, {tuple(group.seeds): group.numbers for group in content.seeds}
-    for of in content.seed_gaps:
-        groups = [f"mean of {listed(group)}" for group in of.groups]
-        first, second = (spreads[tuple(group)] for group in of.groups)
-        for name, gap in of.difference.items():
-            a, b = (group[name].mean if name in group else float("nan") for group in (first, second))
-            same = abs(a - b - (gap.value or 0.0)) <= 1e-9  # else of another operating point
-            means = [a, None, None, b, None, None] if same else [None] * 6
-            numbers = [*means, gap.value, gap.low, gap.high, gap.p, gap.p_holm]
-            lines.append([*groups, metrics[name].phrase, *("" if x is None else f"{x:.6g}" for x in numbers)])
     write_text(folder / TABLE, csv_text(lines))
     points = {name: f" ({model.point})" if model.point else "" for name, model in content.models.items()}
     names = "; ".join(f"{letter}: {name}{points[name]}" for name, letter in tables.letters.items())

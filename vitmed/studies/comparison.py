@@ -5,7 +5,6 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +24,6 @@ from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics import paired_comparison as paired
 from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, value_text
-from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels, target_of
 from vitmed.report.evaluate import AGAINST_REST
 
@@ -292,9 +290,7 @@ def compare_models(
     deciding = list(pairs[0].tests)[:2]
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
     seeds = [paired.seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
-    gaps = _seed_gaps(seeds, models, pairs, kind, points, unit)
-    over_seeds: dict[str, Any] = {name: of for name, of in (("seeds", seeds), ("seed_gaps", gaps)) if of}
-    only_seeds = bool(seeds) and {*found} == {name for group in seeds for name in group.seeds}  # the best says nothing
+    only_seeds = bool(seeds) and {*found} == {*seeds[0].seeds}  # which seed is best says nothing
     heights = dict[str, float]()  # the best first
     for model in models:
         values = ((name, numbers[model.name][name].value) for name in deciding)
@@ -325,8 +321,8 @@ def compare_models(
         models=described,
         pairs=pairs,
         notes=gravest_first(notes),
-        verdict=verdict if not only_seeds else gaps[0].text if gaps else seeds[0].text,
-        **over_seeds,
+        verdict=seeds[0].text if only_seeds else verdict,
+        **({"seeds": seeds} if seeds else {}),
     )
 
 
@@ -346,58 +342,6 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
                 continue
             groups.setdefault(json.dumps(content, sort_keys=True, default=str), {})[model.name] = seed
     return [group for group in groups.values() if len(set(group.values())) == len(group) > 1]
-
-
-def _seed_gaps(
-    seeds: Sequence[paired.SeedSpread],
-    models: Sequence[Model],
-    pairs: Sequence[paired.ComparedPair],
-    kind: TargetKind,
-    points: Mapping[str, str],
-    unit: str,
-) -> list[paired.SeedGap]:
-    """Every two groups of runs that differ by their seed only, by the numbers that every pair of their runs compares
-    with an interval; at their `points`, or where these differ by the likeliest class. The best two groups come first.
-    """
-    if len(seeds) < 2:
-        return []
-    named, usual = {model.name: model.predictions for model in models}, next(iter(pairs[0].tests))
-    units, sign = Units(models[0].predictions.units), 1 if ALL_METRICS[usual].higher_is_better else -1
-    phrase = kind.metrics[usual].phrase
-
-    @cache
-    def numbers_of(run: str, at_point: bool) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-        """The numbers of a run, and without each patient."""
-        numbers = kind.numbers(named[run] if at_point else named[run].without_point())
-        return numbers.point, numbers.without(units)
-
-    best = sorted(seeds, key=lambda of: -sign * of.numbers[usual].mean if usual in of.numbers else np.inf)
-    both, gaps = [*itertools.combinations(best, 2)], list[dict[str, paired.ClassDifference]]()
-    for groups in both:
-        sets = [{*group.seeds} for group in groups]
-        across = [pair for pair in pairs if all(len({pair.first, pair.second} & runs) == 1 for runs in sets)]
-        names = [name for name in across[0].difference if all(pair.difference[name].low is not None for pair in across)]
-        alike = len({points[run] for group in groups for run in group.seeds}) < 2
-        parts = [[[numbers_of(run, alike)[k] for run in group.seeds] for group in groups] for k in (0, 1)]
-        kept = [name for name in names if name in parts[1][0][0]]
-        found = [[[np.array([of[name] for of in group]) for group in part] for part in parts] for name in kept]
-        gaps.append({name: paired.seed_gap(*parts) for name, parts in zip(kept, found, strict=True)})
-    for name in kind.metrics:
-        having = [differences for differences in gaps if name in differences]
-        for differences, adjusted in zip(having, _adjusted([of[name] for of in having]), strict=True):
-            differences[name] = adjusted
-    results = list[paired.SeedGap]()
-    for groups, differences in zip(both, gaps, strict=True):
-        (first, second), gap = (listed([*group.seeds]) for group in groups), differences.get(usual)
-        if gap is None or gap.value is None or gap.low is None:
-            text = f"the {phrase} over the seeds of {first} and of {second} cannot be compared"
-        else:
-            sure = gap.p_holm is not None and gap.p_holm < 1 - LEVEL and (unit == "image" or units.count >= FEW_GROUPS)
-            how = UNCLEAR if not sure else "better" if sign * gap.value > 0 else "worse"
-            text = f"{first} are {how} than {second} on average over seeds: {phrase} difference"
-            text += f" {value_text(gap, '+')[:-1]} over seeds and {unit}s){_p_text(gap, len(both))}"
-        results.append(paired.SeedGap(groups=[[*group.seeds] for group in groups], difference=differences, text=text))
-    return results
 
 
 def _compare_pairs(
@@ -465,15 +409,10 @@ def _verdict(pair: paired.ComparedPair, kind: TargetKind, both: tuple[Any, Any],
         return f"{names[0]} and {names[1]} are alike: {result}"
     winner = better(pair, units, patients)
     how = UNCLEAR if winner is None else "better" if winner == pair.first else "worse"
-    return f"{names[0]} is {how} than {names[1]}: {result}{_p_text(test, pairs)}"
-
-
-def _p_text(test: paired.ComparisonTest | paired.ClassDifference, pairs: int) -> str:
     p = test.p if test.p_holm is None else test.p_holm
     shown = "" if p is None else f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
-    if shown and pairs > 1:
-        shown += ", not adjusted" if test.p_holm is None else f" adjusted for {pairs} pairs"
-    return shown
+    adjusted = f" adjusted for {pairs} pairs" * (p is not None and pairs > 1)
+    return f"{names[0]} is {how} than {names[1]}: {result}{shown}{adjusted}"
 
 
 def better(pair: paired.ComparedPair, units: int, patients: bool) -> str | None:
