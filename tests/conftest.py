@@ -283,7 +283,6 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (write, one_run):
         monkeypatch.setattr(module, "drawn_curves", lambda records, pdf=False: nothing)
     monkeypatch.setattr(pretrain, "training_curves", lambda records, loss: None)
-    monkeypatch.setattr(pretrain, "reconstruction_figure", lambda pictures: None)
     monkeypatch.setattr(one_run, "contact_sheet", lambda images, classes, title: None)
 
 

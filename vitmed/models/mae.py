@@ -137,32 +137,12 @@ class MAE(nn.Module):
         error = (result.predicted - self.target(x)).square().mean(dim=-1)  # (B, L)
         return (error * result.hidden).sum() / result.hidden.sum()
 
-    def reconstructed_image(self, x: Tensor, result: Reconstruction) -> Tensor:
-        """(B, C, H, W): the image with its hidden patches as predicted.
-
-        A normalised prediction lacks brightness and contrast, so it takes those of the true patch.
-        """
-        patches = patchify(x.float(), self.patch)
-        predicted = result.predicted
-        if self.normalise_patches:
-            mean, deviation = patch_statistics(patches)
-            predicted = predicted * deviation + mean
-        return unpatchify(torch.where(result.hidden[:, :, None], predicted, patches), self.patch, x.shape[1])
-
 
 def patchify(x: Tensor, patch: int) -> Tensor:
     """(B, C, H, W) -> (B, L, P x P x C): patches in reading order; within each rows, then pixels, then channels."""
     B, C, H, W = x.shape
     x = x.reshape(B, C, H // patch, patch, W // patch, patch)  # (B, C, h, P, w, P)
     return x.permute(0, 2, 4, 3, 5, 1).reshape(B, -1, patch * patch * C)  # (B, L, Q)
-
-
-def unpatchify(patches: Tensor, patch: int, channels: int) -> Tensor:
-    """(B, L, P x P x C) -> (B, C, H, W) of a square image: undoes `patchify`."""
-    B, L, _ = patches.shape
-    grid = round(L**0.5)
-    x = patches.reshape(B, grid, grid, patch, patch, channels)  # (B, h, w, P, P, C)
-    return x.permute(0, 5, 1, 3, 2, 4).reshape(B, channels, grid * patch, grid * patch)  # (B, C, H, W)
 
 
 def patch_statistics(patches: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Pretraining: the network that learns, its validation, the masked autoencoder's loss, and its pictures.
+"""Pretraining: the network that learns, its validation, and the masked autoencoder's loss.
 
 The seed of a batch decides its mask, so a resumed run hides the patches that an uninterrupted run would have hidden.
 """
@@ -29,8 +29,7 @@ from vitmed.training.losses import Loss, Objective
 from vitmed.training.run import Run, Session, Task
 from vitmed.training.train_state import Record
 
-SHOWN = 8  # images that are reconstructed for the figure, at most
-DRAWING = 10.0  # s, for the figures after the last epoch, and the start and the end of Python
+DRAWING = 10.0  # s, for the figure after the last epoch, and the start and the end of Python
 
 
 def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
@@ -110,19 +109,3 @@ class Pretrain(Task[PretrainConfig]):
 def fixed_noise(seed: int, first: int, count: int, patches: int) -> Tensor:
     """(count, patches) noise that decides which patches of validation images are hidden; always the same."""
     return torch.rand(count, patches, generator=torch.Generator().manual_seed(seed_of(seed, first)))
-
-
-@torch.inference_mode()
-def reconstructions(model: MAE, images: Images, seed: int, device: torch.device) -> np.ndarray:
-    """(n, 3, S, S, C) uint8: for `SHOWN` evenly spread images the original, the masked image and the reconstruction."""
-    model.eval()
-    chosen = np.unique(np.linspace(0, len(images) - 1, SHOWN).astype(int))
-    batch = torch.from_numpy(np.stack([images.read(int(i)) for i in chosen])).to(device)  # (n, S, S, C)
-    x = images.preprocessing.normalise(batch)
-    made = model.reconstruct(x, fixed_noise(seed, 0, len(chosen), model.patches).to(device))
-    side = round(model.patches**0.5)
-    hidden = made.hidden.reshape(-1, side, side)
-    hidden = hidden.repeat_interleave(model.patch, 1).repeat_interleave(model.patch, 2)  # (n, S, S)
-    masked = torch.where(hidden[..., None], 128, batch).to(torch.uint8)
-    guessed = images.preprocessing.display(model.reconstructed_image(x, made))
-    return torch.stack([batch, masked, guessed], dim=1).cpu().numpy()
