@@ -421,10 +421,6 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "evaluate.format": row("html,md", pages),
     "data.unlabelled": shown("tests/commands/test_pretrain.py"),
     "mae.mask_ratio": shown("tests/commands/test_pretrain.py"),
-    "mae.normalise_patches": shown("tests/models/test_mae.py"),
-    "mae.decoder_width": shown("tests/models/test_mae.py"),
-    "mae.decoder_depth": shown("tests/commands/test_pretrain.py"),
-    "mae.decoder_heads": shown("tests/models/test_mae.py"),
     "evaluate.report": row(False, pages),
     "evaluate.show_names": shown("tests/report/test_write.py"),
 }  # fmt: skip
@@ -495,7 +491,6 @@ OPTIONS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 EVERYWHERE = {"quiet", "verbose", "as_json"}  # tests/cli/test_streams.py
 OTHER_NAMES = {
-    "normalise_patches": "normalise",
     "max_megabytes": "megabytes",
     "max_images": "images",
 }  # of the Python function that it reaches

@@ -45,7 +45,7 @@ RUN = Callable[..., Answer]
 SMALL = {k: v for k, v in TINY.items() if k != "policy"} | {"patch_size": 4}
 # What the encoder decides is left out.
 AFTER = {k: v for k, v in BARE.items() if k not in ("image_size", "patch_size")} | {"epochs": 1}
-SETS = (*TINY_NETWORK, "mae.decoder_width=16", "mae.decoder_depth=1", "mae.decoder_heads=2")
+SETS = TINY_NETWORK
 GIVEN = [part for k, v in SMALL.items() for part in (f"--{k.replace('_', '-')}", v)]
 GIVEN += [part for text in SETS for part in ("--set", text)]
 

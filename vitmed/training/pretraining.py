@@ -32,16 +32,6 @@ from vitmed.training.train_state import Record
 DRAWING = 10.0  # s, for the figure after the last epoch, and the start and the end of Python
 
 
-def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
-    """The masked autoencoder of a configuration. Raises UsageError for sizes that do not fit."""
-    mae = config.mae
-    width, depth, heads = decoder_size(encoder.width)
-    if mae.decoder_width is not None:
-        width, heads = mae.decoder_width, max(1, mae.decoder_width // 32)
-    heads = mae.decoder_heads or heads
-    return MAE(encoder, mae.mask_ratio, width, mae.decoder_depth or depth, heads, mae.normalise_patches)
-
-
 @dataclass(frozen=True)
 class Pretrain(Task[PretrainConfig]):
     """A masked autoencoder that learns to reconstruct the images of a folder."""
@@ -54,7 +44,7 @@ class Pretrain(Task[PretrainConfig]):
         """Build an autoencoder before training; report what it learns from. UsageError: sizes that do not fit."""
         with seeded(config.train.seed):
             encoder = ViT(config.encoder, 1)
-            model = build_mae(encoder, config).to(session.device)
+            model = MAE(encoder, config.mae.mask_ratio, *decoder_size(encoder.width)).to(session.device)
         for name, samples in splits.samples.items():
             say(f"{name + ':':6} {counted(len(samples), 'image')}, {splits.made[name]}")
         report_patients(splits, "a patient of a later test may be among these images")
