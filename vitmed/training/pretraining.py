@@ -75,7 +75,8 @@ class Pretrain(Task[PretrainConfig]):
             for indices, batch, problems in read_batches(images.read, len(images)):
                 check_readable(problems)
                 x = images.preprocessing.normalise(torch.from_numpy(batch).to(run.device))  # (B, C, S, S)
-                noise = fixed_noise(config.train.seed, indices[0], len(indices), model.patches).to(run.device)
+                always = torch.Generator().manual_seed(seed_of(config.train.seed, indices[0]))  # the same patches
+                noise = torch.rand(len(indices), model.patches, generator=always).to(run.device)
                 with torch.autocast(run.device.type, run.precision.dtype, enabled=run.precision.mixed):
                     total += float(model(x, noise)) * len(indices)
         loss = total / len(images)
@@ -94,8 +95,3 @@ class Pretrain(Task[PretrainConfig]):
 
     def seconds_after(self, run: Run[PretrainConfig]) -> float:
         return DRAWING
-
-
-def fixed_noise(seed: int, first: int, count: int, patches: int) -> Tensor:
-    """(count, patches) noise that decides which patches of validation images are hidden; always the same."""
-    return torch.rand(count, patches, generator=torch.Generator().manual_seed(seed_of(seed, first)))
