@@ -250,7 +250,10 @@ def test_the_same_table_twice_is_the_same(tmp_path: Path) -> None:
     file = save(draw(1.0), tmp_path / "a")
     found = judge(file, file)
     assert list(found.content["models"]) == ["a (1)", "a (2)"]
-    assert found.verdict == "a (1) and a (2) are the same: they predict the same for every image"
+    same = "AUROC difference +0.000 (+0.000 to +0.000), 40 patients"
+    assert found.verdict == f"a (1) and a (2) are alike: {same}"
+    few = save(draw(1.0, 12), tmp_path / "few")
+    assert "are alike: AUROC difference +0.000 (+0.000 to +0.000), 4 patients" in judge(few, few).verdict
 
 
 def test_a_table_at_the_top_of_a_file_system_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +306,7 @@ def test_models_of_other_operating_points_are_compared_by_the_likeliest_class(tm
     policy = choose_policy(draw(3.0, each=None, seed=7), asked.model_copy(update={"target_sensitivity": None}))
     write_report(tmp_path / "d", policy.apply(other), asked, policy=policy, title="d")
     verdict = judge(folders[1], tmp_path / "d").verdict  # the same model at two points: its decisions differ
-    assert verdict.startswith("b and d are the same but for their operating points: by the likeliest class ")
+    assert verdict.startswith("b and d are alike: AUROC difference +0.000 (+0.000 to +0.000)")
     judge(*folders[:2], output=tmp_path / "out")  # a row has both numbers and their difference at one point
     rows = list(csv.DictReader((tmp_path / "out" / "comparison.csv").open(newline="")))
     assert [row["number"] for row in rows if row["number"].endswith(", likeliest class")] == [
@@ -569,11 +572,11 @@ def test_numbers_are_compared_and_the_smaller_error_is_better(tmp_path: Path, vi
     answer = vitmed("compare", tmp_path / "poor" / "predictions.csv", tmp_path / "good" / "predictions.csv")
     assert answer.code == 0 and "concordance" in answer.out and "RMSE" in answer.out
     same = judge(save(good, tmp_path / "one"), save(good, tmp_path / "two"))
-    assert same.verdict == "one and two are the same: they predict the same for every image"
+    equal = "mean absolute error difference +0.000 (+0.000 to +0.000) years, 40 patients"
+    assert same.verdict == f"one and two are alike: {equal}"
     wide = judge(save(replace(good, reach=2.0), tmp_path / "wide"), save(replace(good, reach=1.0), tmp_path / "narrow"))
-    but = "but for their prediction intervals: they predict the same for every image"
-    assert wide.verdict == f"wide and narrow are the same {but}"
-    assert judge(tmp_path / "wide", tmp_path / "one").verdict == f"wide and one are the same {but}"  # which has none
+    still = "mean absolute error difference +0.000 years, 40 patients, p = 1.000"
+    assert wide.verdict == f"wide is not clearly better or worse than narrow: {still}"
 
 
 @pytest.mark.parametrize(

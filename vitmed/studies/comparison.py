@@ -34,7 +34,6 @@ Test = TypeVar("Test", paired.ComparisonTest, paired.ClassDifference)
 
 UNCLEAR = "not clearly better or worse"
 Runs = list[list[tuple[str, ...]]]  # of each run or fold: path, SHA-256, patient and split of its images
-SAME = 1e-6  # a difference of probabilities that can come from rounding
 
 
 @dataclass(frozen=True)
@@ -79,18 +78,6 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
             if model.kind == "classes" and {*model.predictions.classes} == {*form.classes}:
                 models[k] = replace(model, graded=True, predictions=model.predictions.like(form))
     return models
-
-
-def same_predictions(a: Predictions, b: Predictions) -> bool:
-    """Say whether two tables hold the same probabilities or numbers for the same images, in any order."""
-    if (a.kind, set(a.paths), set(a.classes), len(a)) != (b.kind, set(b.paths), set(b.classes), len(b)):
-        return False
-    answers = list[np.ndarray]()  # (S, K) of each, in the form of the first and the order of paths
-    for predictions in (a, b):
-        like = predictions.like(a)
-        values = np.asarray(like.logits if like.kind == "number" else like.probabilities)
-        answers.append(values[np.argsort(np.array(predictions.paths))])
-    return np.allclose(answers[0], answers[1], rtol=0, atol=SAME)
 
 
 def table_of(path: Path) -> Path:
@@ -362,7 +349,7 @@ def _compare_pairs(
     tests = {name: iter(_adjusted([compared.tests[name] for compared in overall])) for name in overall[0].tests}
     areas = {k: iter(_adjusted([g for gaps in each for g in gaps[k].values()])) for k in each[0]}
     pairs = []
-    for (a, b), decided, compared, gaps in zip(family, together, overall, each, strict=True):
+    for (a, b), compared, gaps in zip(family, overall, each, strict=True):
         parts: dict[str, Any] = {name: {part: next(areas[name]) for part in gaps[name]} for name in gaps}
         pair = paired.ComparedPair(
             first=a.name,
@@ -373,7 +360,7 @@ def _compare_pairs(
             classes=parts.pop("auroc", None),
             **parts,
         )
-        text = _verdict(pair, kind, (decided[0], decided[1]), len(family), unit)
+        text = _verdict(pair, kind, a.predictions, len(family), unit)
         pairs.append(pair.model_copy(update={"verdict": text}))
     return pairs
 
@@ -383,30 +370,23 @@ def _adjusted(tests: Sequence[Test]) -> list[Test]:
     return [test.model_copy(update={"p_holm": p}) for test, p in adjusted]
 
 
-def _verdict(pair: paired.ComparedPair, kind: TargetKind, both: tuple[Any, Any], pairs: int, group: str) -> str:
+def _verdict(pair: paired.ComparedPair, kind: TargetKind, of: Predictions, pairs: int, group: str) -> str:
     """Which of two is better, in a sentence about the first, minus the second; `pairs` are compared, and p is adjusted
-    for them. `group`: a patient, or another kind of group."""
-    a, b = both
-    decided = a.kind == "number" or np.array_equal(a.predicted, b.predicted)
-    if decided and same_predictions(a, b):
-        but = f" but for their operating points: by the {kind.words.usual}" if pair.likeliest else ":"
-        alike = a.amounts.shape == b.amounts.shape and np.allclose(a.amounts, b.amounts, 0, SAME * a.target.spread)
-        but = " but for their prediction intervals:" if a.kind == "number" and not alike else but
-        return f"{pair.first} and {pair.second} are the same{but} they predict the same for every image"
+    for them. `of`: predictions of one of them; `group`: a patient, or another kind of group."""
     (usual, second), name, metrics = list(pair.tests)[:2], _deciding(pair), kind.metrics
-    units, patients, unit = int(a.units.max()) + 1, a.groups is not None, target_of(a).unit
+    units, patients, unit = int(of.units.max()) + 1, of.groups is not None, target_of(of).unit
     same = name == second and pair.difference[usual].value is not None
     gap, test, names = pair.difference[name], pair.tests[name], (pair.first, pair.second)
     if gap.value is None:
         undefined = f"{metrics[second].phrase} and {metrics[usual].phrase}"
         return f"{names[0]} and {names[1]} cannot be compared: {undefined} are undefined"
-    count, of = counted(units, group), f" {unit}" if unit and metrics[name].in_unit else ""
     result = f"{f'the same {metrics[usual].phrase}, ' if same else ''}{metrics[name].phrase} difference"
-    result = f"{result} {value_text(gap, '+')}{of}, {count}"
-    if patients and units < FEW_GROUPS:
-        return f"{names[0]} is {UNCLEAR} than {names[1]}: {result}, too few to decide"
+    in_unit = f" {unit}" if unit and metrics[name].in_unit else ""
+    result = f"{result} {value_text(gap, '+')}{in_unit}, {counted(units, group)}"
     if gap.value == gap.low == gap.high == 0:
         return f"{names[0]} and {names[1]} are alike: {result}"
+    if patients and units < FEW_GROUPS:
+        return f"{names[0]} is {UNCLEAR} than {names[1]}: {result}, too few to decide"
     winner = better(pair, units, patients)
     how = UNCLEAR if winner is None else "better" if winner == pair.first else "worse"
     p = test.p if test.p_holm is None else test.p_holm
