@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -477,7 +476,6 @@ def quick() -> Iterator[None]:
     from vitmed.training.plan import time as plan_time
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "git_commit", cache(run.git_commit))
         patch.setattr(finetune, "speedup", lambda *args: 1.0)
         patch.setattr(finetune, "summarise", remembered_summary(finetune.summarise))
         patch.setattr(run, "autotune", remembered_race(run.autotune))

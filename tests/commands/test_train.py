@@ -100,7 +100,7 @@ def test_the_run_folder_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         with Image.open(picture) as image:
             image.verify()
     environment = json.loads((folder / "environment.json").read_text())
-    assert {"command", "versions", "device", "seed", "data_sha256", "git"} <= set(environment)
+    assert {"command", "versions", "device", "seed", "data_sha256"} <= set(environment)
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -23,7 +23,7 @@ from vitmed.metrics.metric_table import NUMBER_METRICS
 from vitmed.studies.comparison import split_rows
 from vitmed.studies.run_list import RunMetric, best_hash, config_of, read_run
 
-SURROUNDINGS = ("python", "system", "device", "precision", "git")  # of environment.json, beside the versions
+SURROUNDINGS = ("python", "system", "device", "precision")  # of environment.json, beside the versions
 SEED = "train.seed"
 ELSEWHERE = "The same name in two places"
 

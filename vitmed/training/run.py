@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -346,7 +345,6 @@ def environment(
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "versions": hardware.versions(),
-        "git": git_commit(),
         "device": hardware.describe(device),
         "precision": f"{precision.name}: {precision.reason}",
         "seed": config.train.seed,
@@ -362,17 +360,6 @@ def without_folders(argument: str) -> str:
         if path.is_absolute() and os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, False without access
             return argument[:start] + path.name
     return argument
-
-
-def git_commit() -> str | None:
-    """The commit of vitmed, if it runs from a git checkout."""
-    folder = Path(__file__).parents[2]
-    if not (folder / ".git").exists():
-        return None
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None
-    return None
 
 
 def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
