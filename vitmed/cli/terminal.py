@@ -324,10 +324,7 @@ def print_diff(diff: RunDiff) -> None:
         print_rows("images|>count|the first of them", changes, caption="", width=200)
     numbers = [metric.text if metric else "none" for metric in diff.metrics]
     print_rows(f"first number|{diff.first}|{diff.second}", [["", *numbers]], caption="", width=200)
-    images = diff.images
-    changed = {} if images is None else {"added": images.classes_added, "removed": images.classes_removed}
-    classes = [f"classes {what}: {listed(names)}" for what, names in changed.items() if names]
-    for line in (*classes, *diff.notes, diff.verdict):
+    for line in (*diff.notes, diff.verdict):
         sys.stdout.write(f"{visible(line)}\n")
 
 
