@@ -58,10 +58,10 @@ from vitmed.inference.checkpoint import (
 )
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
+from vitmed.models.mae import MAE
 from vitmed.models.vit import ViT
 from vitmed.models.weights.files import digests_of
 from vitmed.models.weights.pretrained import config_for_weights, load_pretrained, read_weights
-from vitmed.training.pretraining import build_mae
 from vitmed.training.train_state import TrainState, new_state
 
 LIMIT = 10  # seconds
@@ -70,6 +70,7 @@ OUTCOMES = ("refused", "same", "other", "different", "crashed", "hung")
 FAULTS = ("different", "crashed", "hung")
 CPU = torch.device("cpu")
 TINY = {"model.image_size": 16, "model.patch_size": 8, "model.width": 16, "model.depth": 1, "model.heads": 2}
+SMALL_DECODER = 16, 1, 2  # width, depth and heads
 
 
 class Mutant(NamedTuple):
@@ -263,8 +264,7 @@ def training_config() -> Any:
 
 
 def pretraining_config() -> Any:
-    sizes = {"mae.decoder_width": 16, "mae.decoder_depth": 1, "mae.decoder_heads": 2, "data.root": "data"}
-    return load_config(None, {**TINY, **sizes}, kind=PretrainConfig)
+    return load_config(None, {**TINY, "data.root": "data"}, kind=PretrainConfig)
 
 
 def make_checkpoints(folder: Path) -> list[Path]:
@@ -286,7 +286,7 @@ def make_checkpoints(folder: Path) -> list[Path]:
     score = fit_ood_score(features, classes, features)
     add_policy(best, choose_policy(validation, config.evaluate, score, load_checkpoint(best).weights_hash))
     config = pretraining_config()
-    mae = build_mae(ViT(config.model, 1), config)
+    mae = MAE(ViT(config.model, 1), config.mae.mask_ratio, *SMALL_DECODER)
     state = trained_state(mae, config).state_dict()
     save_pretraining(pretraining, config, splits, hashes, state)
     weights = {name: value for name, value in mae.encoder.state_dict().items() if not name.startswith("head")}
@@ -314,7 +314,8 @@ def use_checkpoint(path: Path) -> Any:
         return use_weights(path)
     if kind == ".mae":
         begun = load_pretraining(path)
-        mae = build_mae(ViT(begun.config.model.model_copy(update={"pool": "cls"}), 1), begun.config)
+        network = ViT(begun.config.model.model_copy(update={"pool": "cls"}), 1)
+        mae = MAE(network, begun.config.mae.mask_ratio, *SMALL_DECODER)
         of_mae = resumed(path, mae, begun.config, begun.training)
         return str(begun.config), begun.hashes, begun.splits.samples, str(of_mae)
     saved = load_checkpoint(path)

@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -284,7 +283,6 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (write, one_run):
         monkeypatch.setattr(module, "drawn_curves", lambda records, pdf=False: nothing)
     monkeypatch.setattr(pretrain, "training_curves", lambda records, loss: None)
-    monkeypatch.setattr(pretrain, "reconstruction_figure", lambda pictures: None)
     monkeypatch.setattr(one_run, "contact_sheet", lambda images, classes, title: None)
 
 
@@ -513,7 +511,6 @@ def quick() -> Iterator[None]:
     from vitmed.training.plan import time as plan_time
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "git_commit", cache(run.git_commit))
         patch.setattr(finetune, "speedup", lambda *args: 1.0)
         patch.setattr(finetune, "summarise", remembered_summary(finetune.summarise))
         patch.setattr(run, "autotune", remembered_race(run.autotune))

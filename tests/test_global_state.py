@@ -134,9 +134,9 @@ def test_the_other_commands(unchanged: Any, data: Path, tmp_path: Path, trained:
         vitmed.summary(str(trained.best))
         vitmed.plan(data, output=tmp_path / "plan.yaml", sets=TINY_SETS, **TINY)
         own = {key: value for key, value in TINY.items() if key != "patch_size"} | {"epochs": 1, "patch_size": 4}
-        sets = (*TINY_NETWORK, "mae.decoder_width=16", "mae.decoder_depth=1", "mae.decoder_heads=2")
+        sets = TINY_NETWORK
         vitmed.pretrain(data, output=tmp_path, sets=sets, **own)
-        vitmed.probe(data, output=tmp_path, resamples=20, map_images=0, sets=("model.image_size=16",))
+        vitmed.probe(data, weights=trained.best, output=tmp_path, resamples=20, map_images=0)
 
     unchanged(all_of_them)
 

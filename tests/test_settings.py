@@ -28,9 +28,8 @@ from PIL import Image
 from reports import write_report
 from typer.main import get_command
 
-from vitmed import evaluate, monitor, probe, train, tune
+from vitmed import evaluate, monitor, train, tune
 from vitmed.cli.commands import APPS
-from vitmed.commands.probe import UNUSED
 from vitmed.core.base_models import Target, fields_of, flags_of
 from vitmed.core.config import FLAGS, Config, PretrainConfig
 from vitmed.core.errors import EndedByCaller, UsageError, VitmedError
@@ -421,10 +420,6 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "evaluate.format": row("html,md", pages),
     "data.unlabelled": shown("tests/commands/test_pretrain.py"),
     "mae.mask_ratio": shown("tests/commands/test_pretrain.py"),
-    "mae.normalise_patches": shown("tests/models/test_mae.py"),
-    "mae.decoder_width": shown("tests/models/test_mae.py"),
-    "mae.decoder_depth": shown("tests/commands/test_pretrain.py"),
-    "mae.decoder_heads": shown("tests/models/test_mae.py"),
     "evaluate.report": row(False, pages),
     "evaluate.show_names": shown("tests/report/test_write.py"),
 }  # fmt: skip
@@ -453,7 +448,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
         "commands/test_evaluate decisions/test_policy commands/test_predict",
         "checkpoint data split allow_leakage output positive precision fail_under window",
     ),
-    "compare": ("commands/test_compare deploy/test_acceptance", "output results positive accept"),
+    "compare": ("commands/test_compare deploy/test_acceptance", "output results accept"),
     "explain": ("commands/test_explain commands/test_predict", "images checkpoint runs methods target output window"),
     "stress": (
         "commands/test_stress commands/test_evaluate commands/test_predict",
@@ -495,7 +490,6 @@ OPTIONS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 EVERYWHERE = {"quiet", "verbose", "as_json"}  # tests/cli/test_streams.py
 OTHER_NAMES = {
-    "normalise_patches": "normalise",
     "max_megabytes": "megabytes",
     "max_images": "images",
 }  # of the Python function that it reaches
@@ -605,14 +599,14 @@ def test_options_are_named_in_their_tests(command: str) -> None:
 # ---- the commands ----
 
 
-@pytest.mark.parametrize("command", ["train", "plan", "probe", "auto", "cross-validate", "tune"])
+@pytest.mark.parametrize("command", ["train", "plan", "auto", "cross-validate", "tune"])
 def test_every_command_that_trains_refuses_what_a_number_has_no_use_for(
     command: str, folder: Path, tmp_path: Path, vitmed: Callable[..., Answer]
 ) -> None:
     for flags in (("--max-risk", "0.1"), ("--youden",), ("--calibration", "none"), ("--rater", "r")):
         place = tmp_path / "plan.yaml" if command == "plan" else tmp_path / "runs"
-        short = ["--epochs", "1", "--image-size", "16"] if command != "probe" else []
-        given = [folder, "--labels", folder / "number.csv", "-o", place, "--no-cache", *short]
+        given = [folder, "--labels", folder / "number.csv", "-o", place, "--no-cache"]
+        given += ["--epochs", "1", "--image-size", "16"]
         answer = vitmed(command, *given, *flags)
         assert answer.code == 2 and f"{NOTHING} number" in answer.err, (flags, answer.err[-500:])
 
@@ -648,23 +642,6 @@ def test_patience_says_where_the_last_epoch_is_kept(folder: Path) -> None:
     assert warned() == [] and warned(patience=3, choose="best") == []
     assert warned(patience=3) == [LAST_KEPT.format("patience", 3)] == warned(patience=3, choose="last")
     assert warned(monitor="log_loss") == [LAST_KEPT.format("monitor", "log_loss")]
-
-
-def test_a_probe_without_a_network_names_what_has_no_effect(folder: Path, tmp_path: Path, no_figures: None) -> None:
-    ui, given = recording(), {"labels": folder / "two.csv", "cache": False, "resamples": 0, "report": False}
-    idle = {"youden": True, "max_risk": 0.1, "coverage": 0.8, "map_images": 3, "seed": 1, "lr": 0.1}
-    probe(folder, output=tmp_path, sets=["train.clip_norm=2"], **given, **idle)
-    (said,) = [text for text in ui.warned if "no effect" in text]
-    named = {"evaluate.youden", "evaluate.max_risk", "evaluate.coverage", "evaluate.map_images", "train.seed"}
-    assert set(said.partition("effect: ")[2].split(", ")) == {*named, "train.lr", "train.clip_norm"}
-    with pytest.raises(UsageError, match="test=false: probe evaluates the test"):  # not without effect: refused
-        probe(folder, output=tmp_path, sets=["train.test=false"], **given)
-    unused = {}  # what changes nothing in a report without a decision policy
-    for name, cell in SETTINGS.items():
-        if name.removeprefix("evaluate.") in UNUSED - {"map_images"} and isinstance(cell, dict):
-            unused[name] = cell["three" if name == "evaluate.balanced" else "two"].value
-    plain, other = (config_of(folder, "three", {**TINIER, **values}) for values in ({}, unused))
-    assert len(unused) > 5 and numbers(plain, "three", policy=False) == numbers(other, "three", policy=False)
 
 
 def test_what_a_number_does_not_show_is_said(ages: TrainResult, vitmed: Callable[..., Answer]) -> None:

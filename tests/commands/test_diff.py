@@ -89,17 +89,12 @@ def test_every_kind_of_change_of_the_images(trained: Trained, copied: Path) -> N
     images = found(trained.folder, copied).images
     assert images is not None
     assert images.counts == {
-        "removed": 1, "added": 1, "renamed": 1, "moved from train to val": 1, "another content": 1,
+        "removed": 2, "added": 2, "moved from train to val": 1, "another content": 1,
         "another label": 1, "another patient": 1,
     }  # fmt: skip
-    assert images.files["added"] == ["new.png"] and images.files["renamed"] == ["elsewhere/renamed.png"]
-    assert (images.classes_added, images.classes_removed) == (["green2"], [])
+    assert images.files["added"] == ["elsewhere/renamed.png", "new.png"]
     back = found(copied, trained.folder).images
-    assert back is not None and back.counts["moved from val to train"] == 1 and back.classes_removed == ["green2"]
-    change_config(copied, "train", monitor="mae")  # as of a number, whose kind data.target: auto does not state
-    images = found(trained.folder, copied).images
-    assert images is not None
-    assert (images.classes_added, images.classes_removed) == ([], ["amber", "blue", "green"])
+    assert back is not None and back.counts["moved from val to train"] == 1 and back.counts["another label"] == 1
 
 
 def test_settings_and_versions_in_plain_words(trained: Trained, copied: Path) -> None:

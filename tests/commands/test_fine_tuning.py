@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Callable
@@ -280,19 +279,15 @@ def test_probe_with_weights(vitmed: RUN, data: Path, tmp_path: Path, trained: Tr
     assert listing(data) == before
 
 
-def test_probe_without_weights_tells_what_colour_gives_away(vitmed: RUN, data: Path, tmp_path: Path) -> None:
-    answer = vitmed("probe", data, "-o", tmp_path, "--name", "p", "--image-size", 16, "--json")
-    assert answer.code == 0, answer.err
-    assert json.loads(answer.out)["test"]["overall"]["auroc"]["value"] > 0.95  # the classes are colours
-    report = (tmp_path / "p" / "test" / "report.html").read_text()
-    assert "No network" in report
-    with (tmp_path / "p" / "splits.csv").open() as stream:
-        assert {row["split"] for row in csv.DictReader(stream)} == {"train", "val", "test"}
-    assert not (tmp_path / "p" / "best.pt").exists()
+def test_probe_without_weights_names_what_to_use(vitmed: RUN, data: Path, tmp_path: Path) -> None:
+    for given in ([], ["--weights", "none"], ["--weights", "auto"]):
+        answer = vitmed("probe", data, "-o", tmp_path / "runs", *given)
+        assert answer.code == 2 and "none are named" in answer.err and "vitmed check" in answer.err
+    assert not (tmp_path / "runs").exists()
 
 
-def test_probe_meets_a_gate_and_refuses_a_wrong_one(vitmed: RUN, data: Path, tmp_path: Path) -> None:
-    args = ["probe", data, "-o", tmp_path, "--image-size", 16]
+def test_probe_meets_a_gate_and_refuses_a_wrong_one(vitmed: RUN, data: Path, tmp_path: Path, trained: Trained) -> None:
+    args = ["probe", data, "--weights", trained.result.checkpoint, "-o", tmp_path, "--device", "cpu"]
     assert vitmed(*args, "--fail-under", "log_loss=0").code == 6
     assert vitmed(*args, "--fail-under", "accurancy=0.9").code == 2
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Trained, draw_nothing
+from conftest import Trained
 from label_sets import GRADES
 from served import serving
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, r2_score
@@ -86,13 +86,10 @@ def test_stress_judges_a_number_by_its_error(ages: vitmed.TrainResult, tmp_path:
     assert "years" in found.verdict
 
 
-def test_a_probe_of_colours_predicts_a_number(ages: vitmed.TrainResult, root: Path, tmp_path: Path) -> None:
-    usual = {"labels": root / "ages.csv", "target": "number", "unit": "years", "output": tmp_path, "image_size": 16}
-    with pytest.MonkeyPatch.context() as patch:
-        draw_nothing(patch)
-        found = vitmed.probe(root, **usual).test
-    theirs = mean_absolute_error(found.predictions.labels, found.predictions.values)
-    assert found.metrics.overall["mae"].value == pytest.approx(theirs, rel=1e-12)
+def test_the_baseline_of_a_number(ages: vitmed.TrainResult) -> None:
+    theirs = NumberPredictions.from_csv(ages.test.folder / "baseline_colour_and_size.csv")
+    error = mean_absolute_error(theirs.labels, theirs.values)
+    assert ages.test.metrics.baselines["colour_and_size"].overall["mae"].value == pytest.approx(error, rel=1e-12)
     baseline = ages.test.metrics.baselines["colour_and_size"]
     gap = ages.test.metrics.overall["mae"].value - baseline.overall["mae"].value
     assert baseline.decides == "mae" and baseline.difference["mae"].value == pytest.approx(gap, abs=1e-9)

@@ -199,7 +199,7 @@ def test_a_time_that_is_too_short_for_all_folds_is_refused_with_one_that_is_enou
 
 def test_pretraining_ends_in_time(tmp_path: Path) -> None:
     data, settings = draw_classes(tmp_path / "data", 24), {k: v for k, v in TINY.items() if k != "policy"}
-    sets = (*TINY_NETWORK, "mae.decoder_width=16", "mae.decoder_depth=1", "mae.decoder_heads=2")
+    sets = TINY_NETWORK
     settings |= {"epochs": 100, "time": "40s"}
     found = pretrain(data, output=tmp_path, name="mae", sets=sets, **settings)
     assert 20 < found.records[-1]["step"] <= 30 and found.records[-1]["lr"] == pytest.approx(0, abs=1e-5)

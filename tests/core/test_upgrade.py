@@ -10,7 +10,7 @@ from conftest import Answer
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import Target
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig, PretrainConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import build_config, evaluate_config, load_config
 from vitmed.metrics.areas import FixedRates
@@ -190,3 +190,13 @@ def test_a_model_that_chose_what_is_gone_is_read() -> None:
     assert found == {"train": {}, "evaluate": {}}
     with pytest.raises(UsageError, match="--calibration vector is no longer there"):
         load_config(None, {"evaluate.calibration": "vector"})
+
+
+@pytest.mark.parametrize(
+    ("field", "kept", "refused"),
+    [*((f"decoder_{part}", None, 16) for part in ("width", "depth", "heads")), ("normalise_patches", True, False)],
+)
+def test_settings_of_the_decoder_of_pretraining(field: str, kept: object, refused: object) -> None:
+    assert build_config({"mae": {field: kept}}, PretrainConfig) == PretrainConfig()
+    with pytest.raises(UsageError, match=f"mae.{field} = {refused!r} is no longer there; vitmed 0.2.0 has it"):
+        build_config({"mae": {field: refused}}, PretrainConfig)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Answer, Trained
+from conftest import Answer
 from sklearn.metrics import cohen_kappa_score
 
 import vitmed as package
@@ -190,17 +190,6 @@ def test_the_report_of_either_model_says_that_classes_are_grades(tmp_path: Path)
     assert found.accepted and found.judged[1].found.value == pytest.approx(kappa)
     other = judge(tables[::-1], criterion)
     assert found.judged[0].found.value == pytest.approx(-other.judged[0].found.value)
-
-
-def test_a_run_alone_has_floors_but_no_margin(trained: Trained, tmp_path: Path) -> None:
-    """Its baselines are what it is compared with otherwise."""
-    file = tmp_path / "criteria.yaml"
-    file.write_text("criteria: [{metric: accuracy, at_least: 0.01}]")
-    found = package.compare(trained.folder, accept=file)
-    assert found.acceptance is not None and found.acceptance.accepted and len(found.acceptance.models) == 1
-    file.write_text("criteria: [{metric: accuracy, worse_by_less_than: 0.5}]")
-    with pytest.raises(UsageError, match="second model"):
-        package.compare(trained.folder, accept=file)
 
 
 def test_a_bias_is_no_margin(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from scipy import stats
 from vitmed.metrics.estimates import Estimate, difference
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.classes import PreparedPredictions
-from vitmed.metrics.paired_comparison import holm, seed_gap, share_difference, tango, tango_score
+from vitmed.metrics.paired_comparison import holm, share_difference, tango, tango_score
 from vitmed.metrics.predictions import Predictions
 
 Z = stats.norm.ppf(0.975)
@@ -212,53 +212,6 @@ def test_equal_models_rarely_differ_in_average_precision_where_few_patients_have
         gap = compare_predictions(first, second).difference["average_precision"]
         wrong += gap.low is not None and gap.high is not None and not gap.low <= 0 <= gap.high
     assert wrong / tests <= 0.08
-
-
-def test_the_difference_of_two_groups_of_seeds_varies_over_seeds_and_over_patients() -> None:
-    """Where patients change nothing it is Welch's test of the seeds, where seeds change nothing the jackknife's."""
-    rng, count = np.random.default_rng(0), 30
-    values = rng.normal(0.9, 0.01, 3), rng.normal(0.88, 0.03, 4)
-    flat = [np.repeat(of[:, None], count, axis=1) for of in values]
-    over_seeds, welch = seed_gap(values, flat), stats.ttest_ind(*values, equal_var=False)
-    assert (over_seeds.value, over_seeds.p) == pytest.approx((values[0].mean() - values[1].mean(), welch.pvalue))
-    interval = welch.confidence_interval()
-    assert (over_seeds.low, over_seeds.high) == pytest.approx((interval.low, interval.high))
-    amounts = rng.normal(0.3, 1, count)  # of each patient; the number is their mean
-    without = (amounts.sum() - amounts) / (count - 1)
-    same = np.full(3, amounts.mean()), np.zeros(3)
-    over_patients = seed_gap(same, (np.tile(without, (3, 1)), np.zeros((3, count))))
-    assert over_patients.high - over_patients.value >= stats.t.ppf(0.975, count - 1) * stats.sem(amounts) * 0.999
-    assert over_patients.high - over_patients.value == pytest.approx(
-        stats.t.ppf(0.975, 20) * stats.sem(amounts), rel=0.05
-    )
-
-
-@pytest.mark.slow
-def test_two_equal_methods_differ_over_seeds_and_patients_one_time_in_twenty() -> None:
-    """80 patients of 4 images, three seeds of each method; the methods differ by patient and image, equally well."""
-    patients, each, seeds, studies = 80, 4, 3, 300
-    owner = np.repeat(np.arange(patients), each)
-    units = Units(owner)
-    found = {"seeds and patients": 0, "seeds alone": 0}
-    for study in range(studies):
-        rng = np.random.default_rng(study)
-
-        def noise(rng: np.random.Generator, of_patient: float, of_image: float) -> np.ndarray:
-            return of_patient * rng.normal(size=patients)[owner] + of_image * rng.normal(size=len(owner))
-
-        labels = (rng.random(patients) < 0.4).astype(np.int64)[owner]
-        shared, of_methods = noise(rng, 0.7, 0.7), [noise(rng, 0.4, 0.3) for _ in range(2)]
-        values, moved = np.empty((2, seeds)), np.empty((2, seeds, patients))
-        for method, seed in np.ndindex(2, seeds):
-            score = labels * (1.5 + 0.1 * rng.normal()) + shared + of_methods[method] + noise(rng, 0, 0.3)
-            logits = np.stack([np.zeros_like(score), score], axis=1).astype(np.float32)
-            paths, groups = tuple(map(str, range(len(owner)))), tuple(map(str, owner))
-            p = Predictions(("a", "b"), paths, groups, labels, logits, positive="b")
-            values[method, seed] = PreparedPredictions.values(p)["auroc"]
-            moved[method, seed] = PreparedPredictions(p).without(units)["auroc"]
-        found["seeds and patients"] += seed_gap(list(values), list(moved)).p < 0.05
-        found["seeds alone"] += stats.ttest_ind(*values, equal_var=False).pvalue < 0.05
-    assert found["seeds and patients"] <= 0.07 * studies and found["seeds alone"] > 0.12 * studies, found
 
 
 def two_aurocs(new: float, old: float, positives: int, negatives: int, seed: int) -> tuple[Predictions, Predictions]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 import torch
 import transformers
 from small_networks import small_vit
@@ -54,19 +53,18 @@ def ours_from(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     return state | {name: torch.cat([parts[x] for x in "qkv"]) for name, parts in qkv.items()}
 
 
-@pytest.mark.parametrize("normalise", [True, False])
-def test_the_same_loss_and_the_same_guesses(normalise: bool) -> None:
+def test_the_same_loss_and_the_same_guesses() -> None:
     config = transformers.ViTMAEConfig(
         hidden_size=D, num_hidden_layers=DEPTH, num_attention_heads=HEADS, intermediate_size=4 * D, image_size=SIZE,
         patch_size=P, num_channels=C, decoder_hidden_size=E, decoder_num_hidden_layers=2, decoder_num_attention_heads=2,
-        decoder_intermediate_size=4 * E, mask_ratio=0.75, norm_pix_loss=normalise, layer_norm_eps=1e-6,
+        decoder_intermediate_size=4 * E, mask_ratio=0.75, norm_pix_loss=True, layer_norm_eps=1e-6,
     )  # fmt: skip
     theirs = transformers.ViTMAEForPreTraining(config).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
-    ours = MAE(small_vit(1, SIZE, P, channels=C, width=D, depth=DEPTH, heads=HEADS), 0.75, E, 2, 2, normalise).eval()
+    ours = MAE(small_vit(1, SIZE, P, channels=C, width=D, depth=DEPTH, heads=HEADS), 0.75, E, 2, 2).eval()
     missing, unexpected = ours.load_state_dict(ours_from(theirs.state_dict()), strict=False)
     assert set(missing) <= {"encoder.head.weight", "encoder.head.bias"} and set(unexpected) <= {"decoder_places"}
     ours.decoder_places.copy_(theirs.decoder.decoder_pos_embed.detach())

@@ -234,7 +234,7 @@ def test_memory_that_never_suffices_ends_the_run(data: Path, tmp_path: Path, mon
 # --- pretraining
 
 MAE_FLAGS = TINY | {"policy": "mae", "batch_size": 7, "accumulate": 2}
-MAE_SETS = ("model.width=16", "model.depth=2", "model.heads=2", "mae.decoder_width=32")
+MAE_SETS = ("model.width=16", "model.depth=2", "model.heads=2")
 
 
 @pytest.mark.slow

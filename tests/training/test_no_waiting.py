@@ -23,10 +23,11 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import Precision
+from vitmed.models.mae import MAE
 from vitmed.models.vit import ViT
 from vitmed.training.loop import optimiser_step
 from vitmed.training.losses import objective_of
-from vitmed.training.pretraining import Pretrain, build_mae
+from vitmed.training.pretraining import Pretrain
 from vitmed.training.run import Session
 from vitmed.training.train_state import new_state
 
@@ -130,7 +131,7 @@ def test_a_step_of_training(monkeypatch: pytest.MonkeyPatch, fields: dict[str, A
 
 def test_a_step_of_pretraining() -> None:
     config = PretrainConfig(model=asked(model__stem="patch", model__pool="cls").model)
-    mae = build_mae(ViT(config.model, 1), config).to(META)
+    mae = MAE(ViT(config.model, 1)).to(META)
     objective = Pretrain(mae).objective(config, images(), Session(META, FP32))
     with Waits() as waits:
         objective.part(mae, objective.prepare(*BATCH)).backward()

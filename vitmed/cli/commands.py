@@ -194,7 +194,7 @@ VERBS = {
         lambda plan: {"file": str(plan.file), "minutes": plan.minutes, "plan": [d._asdict() for d in plan.decisions]},
     ),
     "probe": Verb(
-        "Evaluate a baseline that trains no network: with --weights frozen features, else colours and size alone.\n\n"
+        "Evaluate pretrained weights by a linear model of their features, without training a network.\n\n"
         "--weights A,B,C or all-local ranks several weights on validation, without the test.",
         lambda found: (
             {**terminal.in_folder(found, found.content), "train": found.command}

@@ -82,7 +82,7 @@ COMMANDS = {
         "train": "Train on a folder of labelled images and evaluate the result.",
         "check": "Report what is wrong with a folder of images.",
         "plan": "Show the settings that train would use, why, and how long it takes.",
-        "probe": "Evaluate a baseline that trains no network.",
+        "probe": "Evaluate pretrained weights without training a network.",
         "pretrain": "Pretrain on images without labels.",
         "demo": "Train and evaluate on drawn images, in a minute.",
     },

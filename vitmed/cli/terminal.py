@@ -241,15 +241,13 @@ def print_check(checked: Any) -> None:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print the numbers of each model, then the differences of the pairs that were asked and of each model and its own
-    baseline; then the verdict of each pair, the best two first."""
+    """Print the numbers of each model and the differences; then the verdict of each pair, the best two first."""
     from vitmed.decisions.targets import TARGETS
     from vitmed.metrics.estimates import value_text
     from vitmed.report.comparison_page import ComparisonTables
 
     content, tables = comparison.content, ComparisonTables(comparison.content)
-    others = [of.text for of in content.seed_gaps] + [pair.verdict for pair in content.shown_pairs]
-    others = [text for text in others if text != comparison.verdict]
+    others = [pair.verdict for pair in content.pairs if pair.verdict != comparison.verdict]
     kind = TARGETS[content.kind]
     for columns, rows, lines in tables.for_terminal():
         print_rows(columns, rows, *lines, caption="")
@@ -263,9 +261,8 @@ def print_comparison(comparison: Comparison) -> None:
         columns = f"number, {of}|>mean|>SD over seeds|>95 % interval of one run"
         print_rows(columns, rows, caption="")
         others += [group.text] * (group.text != comparison.verdict)
-    others += ["every pair of single runs: compare.json, with --output"] * content.of_seeds
     if content.kind == "classes" and len(content.classes) > 2:
-        others.append("one class against the rest: --positive CLASS")
+        others.append("one class against the rest: evaluate each with --positive CLASS, then compare these reports")
     for line in (NOTICE, comparison.verdict, *others):
         sys.stdout.write(f"{visible(line)}\n")
     if comparison.acceptance is not None:
@@ -327,10 +324,7 @@ def print_diff(diff: RunDiff) -> None:
         print_rows("images|>count|the first of them", changes, caption="", width=200)
     numbers = [metric.text if metric else "none" for metric in diff.metrics]
     print_rows(f"first number|{diff.first}|{diff.second}", [["", *numbers]], caption="", width=200)
-    images = diff.images
-    changed = {} if images is None else {"added": images.classes_added, "removed": images.classes_removed}
-    classes = [f"classes {what}: {listed(names)}" for what, names in changed.items() if names]
-    for line in (*classes, *diff.notes, diff.verdict):
+    for line in (*diff.notes, diff.verdict):
         sys.stdout.write(f"{visible(line)}\n")
 
 

@@ -35,21 +35,16 @@ class Comparison:
 def compare(
     *results: Annotated[Path | str, Argument("predictions.csv, folder of a report, or run folder.")],
     output: Annotated[Path | str | None, Option("Folder for compare.json, page and tables.", "--output -o")] = None,
-    positive: Annotated[str | None, Option("Of three classes or more, this one, or A,B, against the rest.")] = None,
     accept: Annotated[
         Path | str | None, Option("Pre-stated criteria (YAML) for the first model; exit code 6 unless all are met.")
     ] = None,
 ) -> Comparison:
     """Compare models by their predictions for the same images.
 
-    Images are matched by path; an image that a table lacks is left out. Baselines beside a report are compared too.
-    Of runs that differ by their seed only, the spread over seeds is reported too. `vitmed diff` reports what differs
-    in their settings.
+    Images are matched by path; an image that a table lacks is left out. Of runs that differ by their seed only, the
+    spread over seeds is reported too. `vitmed diff` reports what differs in their settings.
 
     Args:
-        *results: at least two, or one with baselines in its folder.
-        positive: of three classes or more, this one against the rest, at the threshold that `vitmed evaluate RUN
-            --positive` chose for each model; 0.5 where there is no such evaluation.
         accept: some of the criteria compare the first model with the second.
 
     Raises:
@@ -61,9 +56,9 @@ def compare(
     paths = [Path(result) for result in results]
     folder = None if output is None else output_folder(output, Path(output), *data_of_runs(paths))
     stated = None if accept is None else read_criteria(Path(accept))
-    read = read_all(paths, positive)
+    read = read_all(paths)
     if stated is not None:
-        check_criteria(stated, read, len(paths))
+        check_criteria(stated, read)
     models, notes = align(read)
     said = defaultdict[str, list[str]](list)
     for model in read:

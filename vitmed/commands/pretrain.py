@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from vitmed.core import files, process, run_folder
 from vitmed.core.config import PretrainConfig
@@ -11,10 +11,9 @@ from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import say
 from vitmed.core.options import PRETRAIN_FLAGS, Argument, ConfigFile, Fields, Resume, RunName, RunsFolder, Sets
 from vitmed.core.text import quoted
-from vitmed.report.plots.curves import reconstruction_figure, training_curves
+from vitmed.report.plots.curves import training_curves
 from vitmed.report.plots.drawing import png
 from vitmed.studies.one_run import NO_RESULT, advising, new_pretraining, resumed_pretraining
-from vitmed.training.pretraining import reconstructions
 from vitmed.training.run import Run, folder_to_resume
 
 
@@ -69,8 +68,6 @@ def _train(run: Run[PretrainConfig]) -> PretrainResult:
         if run.state.history:
             curves = training_curves(run.state.history, "mean squared error of hidden patches")
             files.write_bytes(folder.training_curves, png(curves))
-            pictures = reconstructions(cast(Any, run.model), run.images["val"], run.config.train.seed, run.device)
-            files.write_bytes(folder.reconstructions, png(reconstruction_figure(pictures)))
 
     with advising(run):
         run.train(draw)

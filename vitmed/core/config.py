@@ -698,14 +698,6 @@ class MaeConfig(Section):
     panel = "Training"
 
     mask_ratio: float = share("Share of patches that is hidden.", default=0.75)
-    normalise_patches: bool = setting(
-        True, "Predict each patch at mean 0 and standard deviation 1, which the paper found better."
-    )
-    decoder_width: int | None = optional(
-        "Default 512 for encoders of 768 and more, else about half the encoder's.", ge=4, le=8192
-    )
-    decoder_depth: int | None = optional("Default 8 for encoders of 768 and more, else 4.", ge=1, le=128)
-    decoder_heads: int | None = optional("Default the decoder's width / 32.", ge=1)
 
 
 class PretrainConfig(RunConfig):

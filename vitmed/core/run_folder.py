@@ -51,7 +51,6 @@ class RunFolder:
         self.baseline = self.path / "baseline.pt"
         self.encoder = self.path / "encoder.pt"
         self.model_card = self.path / "model_card.md"
-        self.reconstructions = self.path / "reconstructions.png"
         self.ranking = self.path / "ranking.json"
 
     @property

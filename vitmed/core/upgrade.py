@@ -51,6 +51,8 @@ SETTINGS: dict[str, tuple[list[Any] | None, str]] = {
     "train.pretrain_epochs": ([None], "vitmed pretrain --epochs"),
     "train.pretrain_also": ([None], "vitmed pretrain --unlabelled"),
     "train.augment_on": (None, "leave it out"),
+    **{f"mae.decoder_{part}": ([None], "leave it out") for part in ("width", "depth", "heads")},
+    "mae.normalise_patches": ([True], "leave it out"),
 }
 # "section.field" -> {value that is gone: what to use instead}
 VALUES: dict[str, dict[Any, str]] = {

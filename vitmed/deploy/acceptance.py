@@ -48,9 +48,9 @@ def read_criteria(file: Path) -> Criteria:
     return criteria
 
 
-def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> None:
+def check_criteria(criteria: Criteria, models: Sequence[Model]) -> None:
     """Before the long work, raise UsageError for a criterion that cannot be applied to these models, as they were read,
-    the new one first; `given` is how many of them the user named."""
+    the new one first."""
     new = models[0].predictions
     kind = TARGETS[models[0].kind]
     of_class = [] if new.kind == "number" else [name for name in ClassNumbers.model_fields if name != "n"]
@@ -78,8 +78,6 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
         if criterion.worse_by_less_than is not None and not ranks:
             problem = f"{criterion.metric} compares no models: more of it is neither better nor worse"
             raise UsageError(problem, "at_least: LIMIT and at_most: LIMIT")
-        if criterion.worse_by_less_than is not None and given < 2:
-            raise UsageError("worse_by_less_than compares with a second model", "vitmed compare NEW OLD --accept FILE")
         if criterion.worse_by_less_than is not None and class_of(criterion, new) is not None:
             _gap(criterion, (models[0], models[0]))  # raises if there is no such difference of a class
 
@@ -109,8 +107,7 @@ def judge(criteria: Criteria, read: Sequence[Model], models: Sequence[Model]) ->
     for model in read[:2]:
         facts = model.known
         given = {} if facts is None else {"run": facts.run, "weights": facts.weights_hash, "evaluated": facts.created}
-        if not model.baseline_of:
-            described.append({"name": model.name} | {key: value for key, value in given.items() if value})
+        described.append({"name": model.name} | {key: value for key, value in given.items() if value})
     return Acceptance(
         title=criteria.title,
         criteria_sha256=criteria._sha256,

@@ -32,6 +32,7 @@ class Stream(NamedTuple):
 
     width: int
     height: int
+    components: int
     bits: int
 
 
@@ -297,8 +298,8 @@ def read_stream(data: bytes) -> Stream | None:
             if marker == 0xFF:  # padding
                 at += 1
             elif marker in FRAME_MARKERS:
-                bits, height, width = struct.unpack_from(">BHH", data, at + 4)
-                return Stream(width, height, bits)
+                bits, height, width, components = struct.unpack_from(">BHHB", data, at + 4)
+                return Stream(width, height, components, bits)
             elif marker == 0x01 or 0xD0 <= marker <= 0xD7:
                 at += 2
             else:
@@ -312,4 +313,4 @@ def read_stream(data: bytes) -> Stream | None:
     depths = data[start + 42 : start + 42 + 3 * components : 3]
     if not depths:
         return None
-    return Stream(right - left, bottom - top, 1 + max(depth & 0x7F for depth in depths))
+    return Stream(right - left, bottom - top, components, 1 + max(depth & 0x7F for depth in depths))

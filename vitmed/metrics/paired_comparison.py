@@ -54,13 +54,12 @@ class ModelNumbers(Frozen):
 
 
 class ComparedModel(ModelNumbers):
-    """One of the models that are compared, with its own numbers; `baseline_of` is the first model that has it.
+    """One of the models that are compared, with its own numbers.
 
     `run`, `created` and `weights_hash` come from its report, as in metrics.json, where they are known. `point` says
     what decides, "" for the likeliest class; `likeliest` are its numbers by the likeliest class, if a pair needs them.
     """
 
-    baseline_of: str | None
     run: str = ""
     created: str | None = None
     weights_hash: str | None = None
@@ -113,15 +112,6 @@ class SeedSpread(Frozen):
     text: str
 
 
-class SeedGap(Frozen):
-    """Two groups of runs, each of runs that differ by their seed only: the mean over the seeds of the first minus that
-    of the other, with an interval over seeds and patients, and p, as in `seed_gap`."""
-
-    groups: list[list[str]]  # the first and the second
-    difference: dict[str, ClassDifference]
-    text: str
-
-
 class ComparisonResults(Frozen):
     """The content of compare.json."""
 
@@ -137,17 +127,6 @@ class ComparisonResults(Frozen):
     notes: list[str]
     verdict: str  # on the best model and the next; where all differ by the seed only, on the spread over seeds
     seeds: list[SeedSpread] = []  # of each group of runs that differ by the seed only
-    seed_gaps: list[SeedGap] = []  # of every two of these groups
-
-    @property
-    def of_seeds(self) -> bool:
-        """Whether all models are in groups of seeds that are compared."""
-        return any(gap.text == self.verdict for gap in self.seed_gaps)
-
-    @property
-    def shown_pairs(self) -> list[ComparedPair]:
-        """The pairs for a terminal: where groups of seeds are compared, only pairs of a model and its baseline."""
-        return [pair for pair in self.pairs if not self.of_seeds or self.models[pair.second].baseline_of]
 
 
 def area_gap(
@@ -264,26 +243,6 @@ def gap_estimate(gap: float, reach: Reach, test: ComparisonTest, limit: float = 
     no image shows how much the difference varies, unless both are the `same`."""
     low, high = np.clip(gap + np.array([-1, 1]) * reach, -limit, limit) if same or np.all(reach > 0) else NONE
     return estimate(gap, float(low), float(high), f"mover-{test.method}" if np.ndim(reach) else test.method)
-
-
-def seed_gap(values: Sequence[np.ndarray], moved: Sequence[np.ndarray]) -> ClassDifference:
-    """The mean of a number over the runs of one group minus that over the runs of another, and the test of no
-    difference: for other patients and other seeds.
-
-    The variance is the sum of three: of the difference of the means over patients, by the jackknife, and of either
-    mean over its seeds; degrees of freedom by Satterthwaite, Biometrics Bull. 2 (1946) 110.
-
-    Args:
-        values: for either group, (N,) for its N >= 2 runs.
-        moved: for either group, (N, G) without each of G patients, or groups of patients.
-    """
-    gap = float(values[0].mean() - values[1].mean())
-    parts = [Spread(float(of.var(ddof=1)) / len(of), len(of) - 1) for of in values]
-    parts.append(intervals.jackknife_spread(moved[0].mean(axis=0) - moved[1].mean(axis=0)))
-    variance = sum(part.variance for part in parts)
-    share = sum(part.variance**2 / part.degrees for part in parts)
-    reach, test = tested(gap, Spread(variance, variance**2 / share if share > 0 else INFINITE), "seeds")
-    return ClassDifference(**dict(gap_estimate(gap, reach, test, np.inf, same=True)), p=test.p)
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:

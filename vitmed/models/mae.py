@@ -32,7 +32,6 @@ class MAE(nn.Module):
         encoder: a ViT with the plain stem. Its state dict is a weight file; its head is not used or trained.
         mask_ratio: share of hidden patches, in (0, 1).
         decoder_width, decoder_depth, decoder_heads: the width is a multiple of 4 and of the number of heads.
-        normalise_patches: predict each patch at mean 0 and standard deviation 1, instead of its pixels.
 
     Raises:
         UsageError: another stem, or sizes that leave no patch visible or no patch hidden.
@@ -47,7 +46,6 @@ class MAE(nn.Module):
         decoder_width: int = 512,
         decoder_depth: int = 8,
         decoder_heads: int = 16,
-        normalise_patches: bool = True,
     ):
         super().__init__()
         if not isinstance(encoder.patch_embed, PatchEmbed):
@@ -65,10 +63,7 @@ class MAE(nn.Module):
         if not 0 < self.visible < L:
             seen = f"with mask ratio {mask_ratio:g}, {self.visible} of {L} patches are visible"
             raise UsageError(f"{seen}, expected some but not all", "a smaller --patch-size, or another --mask-ratio")
-        if decoder_width % decoder_heads or decoder_width % 4:
-            sizes = f"decoder width {decoder_width} with {decoder_heads} heads"
-            raise UsageError(f"{sizes}, expected a multiple of the heads and of 4", "change mae.decoder_width")
-        self.encoder, self.normalise_patches = encoder, normalise_patches
+        self.encoder = encoder
         self.decoder_embed = nn.Linear(kernel.shape[0], decoder_width)
         self.mask_token = nn.Parameter(torch.zeros(1, 1, decoder_width))
         places = sincos_2d(round(L**0.5), decoder_width)  # (1, 1 + L, E)
@@ -125,29 +120,16 @@ class MAE(nn.Module):
         return self.decoder_pred(self.decoder_norm(x))[:, 1:]  # (B, L, Q)
 
     def target(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> what the decoder should predict, (B, L, Q) float32."""
+        """(B, C, H, W) -> what the decoder should predict, (B, L, Q) float32: each patch at mean 0 and deviation 1, of
+        the unbiased variance + 1e-6 as in the paper."""
         patches = patchify(x.float(), self.patch)
-        if not self.normalise_patches:
-            return patches
-        mean, deviation = patch_statistics(patches)
-        return (patches - mean) / deviation
+        variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)  # 2 x (B, L, 1)
+        return (patches - mean) / (variance + 1e-6).sqrt()
 
     def loss(self, x: Tensor, result: Reconstruction) -> Tensor:
         """Mean squared error over the hidden patches, ()."""
         error = (result.predicted - self.target(x)).square().mean(dim=-1)  # (B, L)
         return (error * result.hidden).sum() / result.hidden.sum()
-
-    def reconstructed_image(self, x: Tensor, result: Reconstruction) -> Tensor:
-        """(B, C, H, W): the image with its hidden patches as predicted.
-
-        A normalised prediction lacks brightness and contrast, so it takes those of the true patch.
-        """
-        patches = patchify(x.float(), self.patch)
-        predicted = result.predicted
-        if self.normalise_patches:
-            mean, deviation = patch_statistics(patches)
-            predicted = predicted * deviation + mean
-        return unpatchify(torch.where(result.hidden[:, :, None], predicted, patches), self.patch, x.shape[1])
 
 
 def patchify(x: Tensor, patch: int) -> Tensor:
@@ -155,20 +137,6 @@ def patchify(x: Tensor, patch: int) -> Tensor:
     B, C, H, W = x.shape
     x = x.reshape(B, C, H // patch, patch, W // patch, patch)  # (B, C, h, P, w, P)
     return x.permute(0, 2, 4, 3, 5, 1).reshape(B, -1, patch * patch * C)  # (B, L, Q)
-
-
-def unpatchify(patches: Tensor, patch: int, channels: int) -> Tensor:
-    """(B, L, P x P x C) -> (B, C, H, W) of a square image: undoes `patchify`."""
-    B, L, _ = patches.shape
-    grid = round(L**0.5)
-    x = patches.reshape(B, grid, grid, patch, patch, channels)  # (B, h, w, P, P, C)
-    return x.permute(0, 5, 1, 3, 2, 4).reshape(B, channels, grid * patch, grid * patch)  # (B, C, H, W)
-
-
-def patch_statistics(patches: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each patch, 2 x (B, L, 1), from the unbiased variance + 1e-6 as in the paper."""
-    variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
-    return mean, (variance + 1e-6).sqrt()
 
 
 def decoder_size(width: int) -> tuple[int, int, int]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitmed.core.files import write_text
-from vitmed.core.text import counted, listed
+from vitmed.core.text import counted
 from vitmed.core.text_files import csv_text
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
@@ -16,7 +16,6 @@ from vitmed.report.templates import fill, joined
 from vitmed.report.write import PREAMBLE, latex
 
 PAGE, TABLE, LATEX = "comparison.html", "comparison.csv", "comparison.tex"
-UNADJUSTED = "The p of a model and its own baseline is not adjusted; the p-values of the named pairs are."
 COLUMNS = "first_value,first_value_low,first_value_high,second_value,second_value_low,second_value_high"
 COLUMNS = f"first,second,number,{COLUMNS},difference,difference_low,difference_high,p,p_holm"
 
@@ -35,13 +34,12 @@ class Row(NamedTuple):
 
 
 class ComparisonTables:
-    """The rows of the pairs that were asked, then those of each model with its own baseline; and the letter that stands
-    for each model, a number after 26. Drawn as tables."""
+    """The rows of the pairs, and the letter that stands for each model, a number after 26. Drawn as tables."""
 
     def __init__(self, content: ComparisonResults) -> None:
         self.content, self.rows, kind = content, list[Row](), TARGETS[content.kind]
         self.usual = f", {kind.words.usual}"  # behind numbers that are not at the operating points, which differ
-        for pair in sorted(content.pairs, key=lambda pair: content.models[pair.second].baseline_of is not None):
+        for pair in content.pairs:
             models = [content.models[name] for name in (pair.first, pair.second)]
             both = [(model.likeliest if pair.likeliest else None) or model for model in models]
             for name in dict.fromkeys([*kind.headline[:3], *pair.tests]):
@@ -63,7 +61,6 @@ class ComparisonTables:
         alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
         self.letters = {name: (alphabet[k : k + 1] or str(k + 1)) for k, name in enumerate(content.models)}
         self.adjusted = any(row.p_holm not in (None, row.p) for row in self.rows)  # p, for several pairs
-        self.note = UNADJUSTED * any(content.models[r.pair.second].baseline_of and r.p is not None for r in self.rows)
         self.unit = content.resampling.removeprefix("by ")
 
     def for_terminal(self) -> Iterator[tuple[str, list[list[str]], list[str]]]:
@@ -74,29 +71,16 @@ class ComparisonTables:
             numbers[row.title] = numbers.get(row.title, {}) | values
         named = []
         for name, model in content.models.items():
-            whose = [letter[pair.first] for pair in content.pairs if pair.second == name and model.baseline_of]
-            more = f" ({model.identity})" * bool(model.identity) + f", baseline of {' and '.join(whose)}" * bool(whose)
-            named.append(f"{letter[name]}: {name}{more}")
+            named.append(f"{letter[name]}: {name}" + f" ({model.identity})" * bool(model.identity))
         lines = [[title, *(values.get(name, "") for name in letter)] for title, values in numbers.items()]
         yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named
-        lines, shown = [], content.shown_pairs
-        for row in (row for row in self.rows if row.pair in shown):
+        lines = []
+        for row in self.rows:
             pair = f"{letter[row.pair.first]} - {letter[row.pair.second]}"
             ps = [p_text(row.p), p_text(row.p_holm)][: 1 + self.adjusted]
             lines.append([pair, row.title, value_text(row.gap, "+"), *ps])
         columns = f"pair|number|>difference (95 % interval)|>p{'|>p, Holm' * self.adjusted}"
-        if lines:
-            yield columns, lines, [self.note] * bool(self.note)
-        lines = []
-        for of in content.seed_gaps:
-            groups = " - ".join(f"mean of {listed([letter[name] for name in names])}" for names in of.groups)
-            for name in TARGETS[content.kind].headline:
-                if gap := of.difference.get(name):
-                    title = TARGETS[content.kind].metrics[name].phrase
-                    lines.append([groups, title, value_text(gap, "+"), p_text(gap.p), p_text(gap.p_holm)])
-        if lines:
-            over = f"over seeds and {self.unit}s"
-            yield f"groups of seeds|number|>difference (95 % interval {over})|>p|>p, Holm", lines, []
+        yield columns, lines, []
 
     def sentences(self) -> list[str]:
         """For each pair a sentence for a paper: the tested numbers of both models, their difference and p; for findings
@@ -111,7 +95,7 @@ class ComparisonTables:
         of = "" if content.patients is None else f" of {counted(content.patients, self.unit)}"
         same = f"On the same {counted(content.images, 'image')}{of}"
         brackets = f"in brackets: {100 * content.level:.0f} % confidence intervals {content.resampling}"
-        spread = [f"{text}." for text in (*(of.text for of in content.seed_gaps), *(of.text for of in content.seeds))]
+        spread = [f"{of.text}." for of in content.seeds]
         reached = [(" and ".join(pair), "; ".join(texts)) for pair, texts in lines.items()]
         return spread + [f"{same}, {models} reached {texts}; {brackets}." for models, texts in reached]
 
@@ -127,8 +111,6 @@ class ComparisonTables:
             ):
                 if end is not None and how:
                     used.setdefault((what, key, row.gap.resamples), {})[number] = None
-        if self.content.seed_gaps:
-            used["intervals", "seeds", None] = {"means over seeds": None}
         for (what, how, resamples), numbers in sorted(used.items(), key=lambda item: item[0][0]):
             known = (of.tests if what == "P-values" else of.intervals)[how]
             cited += [source for source in known.sources if source not in cited]
@@ -166,24 +148,14 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
         numbers = [end for found in (row.first, row.second, row.gap) for end in (found.value, found.low, found.high)]
         shown = ("" if x is None else f"{x:.6g}" for x in (*numbers, row.p, row.p_holm))
         lines.append([row.pair.first, row.pair.second, row.title, *shown])
-    metrics, spreads = TARGETS[content.kind].metrics, {tuple(group.seeds): group.numbers for group in content.seeds}
-    for of in content.seed_gaps:
-        groups = [f"mean of {listed(group)}" for group in of.groups]
-        first, second = (spreads[tuple(group)] for group in of.groups)
-        for name, gap in of.difference.items():
-            a, b = (group[name].mean if name in group else float("nan") for group in (first, second))
-            same = abs(a - b - (gap.value or 0.0)) <= 1e-9  # else of another operating point
-            means = [a, None, None, b, None, None] if same else [None] * 6
-            numbers = [*means, gap.value, gap.low, gap.high, gap.p, gap.p_holm]
-            lines.append([*groups, metrics[name].phrase, *("" if x is None else f"{x:.6g}" for x in numbers)])
     write_text(folder / TABLE, csv_text(lines))
     points = {name: f" ({model.point})" if model.point else "" for name, model in content.models.items()}
     names = "; ".join(f"{letter}: {name}{points[name]}" for name, letter in tables.letters.items())
     about = f"{counted(content.images, 'image')}, {100 * content.level:.0f} % intervals {content.resampling}"
     positive = f", positive class {content.positive_class}" if content.positive_class else ""
-    caption = f"Comparison of models{positive}: {about}. {names}. {tables.note}".strip()
+    caption = f"Comparison of models{positive}: {about}. {names}."
     write_text(folder / LATEX, "\n".join([PREAMBLE, "", *latex(table, caption, "comparison")]) + "\n")
     named = {letter: (name, content.models[name].identity) for name, letter in tables.letters.items()}
-    context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note}
+    context: dict[str, Any] = {"about": about, "named": named, "table": table}
     context |= {"sentences": tables.sentences(), "methods": tables.methods()}
     write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, usual=tables.usual[2:], **context))

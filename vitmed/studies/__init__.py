@@ -7,6 +7,6 @@ search           a search over settings: its trials, its winner, and what it fou
 auto             the steps of auto
 comparison       tables of several models on their common images, and which model is better
 difference       what is known of two runs, and what differs
-rank_weights     what colours and size alone reveal, and which weights suit these images, by their frozen features
+rank_weights     which weights suit these images, by their frozen features
 run_list         the runs of a folder, a row each
 """

@@ -5,7 +5,6 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ import numpy as np
 from vitmed.core.base_models import Kind
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import paths_in
-from vitmed.core.messages import bar, gravest_first, say
+from vitmed.core.messages import bar, gravest_first
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder, find_path, is_elsewhere
 from vitmed.core.text import counted, listed, quoted
 from vitmed.core.text_files import YamlError, from_cell, read_yaml
@@ -25,10 +24,8 @@ from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics import paired_comparison as paired
 from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, value_text
-from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels, target_of
-from vitmed.report.evaluate import AGAINST_REST, check_against_rest
-from vitmed.report.write import read_baselines
+from vitmed.report.evaluate import AGAINST_REST
 
 LEVEL = 0.95
 UNKNOWN = "Patients are unknown: each image counts as independent, so the comparison is more certain than it should be."
@@ -37,16 +34,14 @@ Test = TypeVar("Test", paired.ComparisonTest, paired.ClassDifference)
 
 UNCLEAR = "not clearly better or worse"
 Runs = list[list[tuple[str, ...]]]  # of each run or fold: path, SHA-256, patient and split of its images
-SAME = 1e-6  # a difference of probabilities that can come from rounding
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model, or a baseline of other models; `known` is what its report says of it, `file` its table."""
+    """A model; `known` is what its report says of it, `file` its table; a table of a baseline has neither."""
 
     name: str
     predictions: Predictions
-    baseline_of: tuple[str, ...] = ()
     known: Evaluated | None = None
     file: Path | None = None
     graded: bool = False  # whether its classes are grades, by its report or that of another model
@@ -62,9 +57,10 @@ class Model:
         return group_word(flow.get("how") or "") if isinstance(flow, Mapping) else "patient"
 
 
-def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
-    """Read the models, then the baselines in their folders, each under a unique name; with `positive` as that class
-    against the rest, as decided by the evaluation that `vitmed evaluate --positive` wrote, else undecided."""
+def read_all(paths: Sequence[Path]) -> list[Model]:
+    """Read the models, each under a unique name."""
+    if len(paths) < 2:
+        raise UsageError("there is nothing to compare: one model", "vitmed compare RUN_A RUN_B")
     tables, parts, models = [table_of(path) for path in paths], list[list[str]](), list[Model]()
     for file in tables:
         names = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])] or [file.stem]
@@ -74,8 +70,6 @@ def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
         parts.append(names[:-1] if inside_run else names)
     for name, file in zip(short_names(parts), tables, strict=True):
         read, of_run = read_evaluation(file), not file.name.startswith(BASELINE)
-        if positive is not None:
-            read = _against_rest(read, file, positive)
         known, own = (read, file) if of_run else (None, None)
         graded = read.metrics.get("target", {}).get("kind") == "grades"
         models.append(Model(name, read.predictions, known=known, file=own, graded=graded))
@@ -83,64 +77,7 @@ def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
         for k, model in enumerate(models):
             if model.kind == "classes" and {*model.predictions.classes} == {*form.classes}:
                 models[k] = replace(model, graded=True, predictions=model.predictions.like(form))
-    named = [model.predictions for model in models if model.known is None]
-    baselines = dict[str, Model]()
-    for model in models:
-        for key, predictions in {} if model.file is None else read_baselines(model.file.parent).items():
-            if positive is not None and len(predictions.classes) > 2:
-                predictions = predictions.against_rest(positive)
-            if any(same_predictions(table, predictions) for table in named):
-                continue
-            predictions = replace(predictions, positive=model.predictions.positive)
-            said = {} if model.known is None else model.known.metrics
-            given = said.get("folds") or (said.get("report", {}).get("policy") or {}).get("operating", {})
-            if (costs := given.get("costs")) and len(predictions.classes) > 2:  # they decide for both, as in the report
-                predictions = replace(predictions, costs=tuple(map(tuple, costs)))
-            for shared, of in baselines.items():
-                if of.predictions.costs == predictions.costs and same_predictions(of.predictions, predictions):
-                    baselines[shared] = replace(of, baseline_of=(*of.baseline_of, model.name))
-                    break
-            else:
-                name = f"{key} of {model.name}" if key in baselines else key
-                baselines[name] = Model(name, predictions, (model.name,))
-    if len(models) + len(baselines) < 2 or not models:
-        raise UsageError("there is nothing to compare: one model without baselines", "vitmed compare RUN_A RUN_B")
-    return [*models, *baselines.values()]
-
-
-def _against_rest(read: Evaluated, file: Path, positive: str) -> Evaluated:
-    """A table of three classes or more as `positive` against the rest, at the threshold of its newest evaluation of
-    that class where there is one. Raises UsageError for a table without that class, or of two classes or another kind.
-    """
-    named, own = {name.strip() for name in positive.split(",")}, read.predictions.positive
-    if len(read.predictions.classes) == 2 and own is not None and (own == positive or {*own.split(" or ")} == named):
-        return read
-    check_against_rest(read.predictions, positive)
-    folders = {each.parent: read_evaluation(each) for each in file.parent.glob(f"{AGAINST_REST}*/{PREDICTIONS}")}
-    against = read.predictions.against_rest(positive)
-    of_class = {folder: known for folder, known in folders.items() if known.predictions.positive == against.positive}
-    fitting = {folder: known for folder, known in of_class.items() if known.weights_hash == read.weights_hash}
-    if fitting:
-        newest = max(fitting, key=lambda folder: (fitting[folder].created or "", folder.name))
-        if len(fitting) > 1:
-            say(f"{file.parent}: of {len(fitting)} evaluations of {positive} the newest is compared, {newest.name}")
-        return fitting[newest]
-    fix = f"evaluate it with --positive {positive} to choose one on validation"
-    notes = (*read.predictions.notes, f"{positive} against the rest has no evaluation: the threshold is 0.5; {fix}.")
-    metrics = {**read.metrics, "target": {}}  # of two classes, also where the table is of grades
-    return replace(read, predictions=replace(against, notes=notes), metrics=metrics)
-
-
-def same_predictions(a: Predictions, b: Predictions) -> bool:
-    """Say whether two tables hold the same probabilities or numbers for the same images, in any order."""
-    if (a.kind, set(a.paths), set(a.classes), len(a)) != (b.kind, set(b.paths), set(b.classes), len(b)):
-        return False
-    answers = list[np.ndarray]()  # (S, K) of each, in the form of the first and the order of paths
-    for predictions in (a, b):
-        like = predictions.like(a)
-        values = np.asarray(like.logits if like.kind == "number" else like.probabilities)
-        answers.append(values[np.argsort(np.array(predictions.paths))])
-    return np.allclose(answers[0], answers[1], rtol=0, atol=SAME)
+    return models
 
 
 def table_of(path: Path) -> Path:
@@ -314,8 +251,7 @@ def operating_points(models: Sequence[Model]) -> tuple[dict[str, str], list[str]
             settings = report.get("evaluate", {})
             keys = [*TITLES, *["prevalence"] * bool(settings.get("cost"))]  # at another one, costs decide otherwise
             flags = [f"--{key} {settings[key]}".replace("_", "-") for key in keys if settings.get(key)]
-            of_model = points.get(next(iter(model.baseline_of), ""), "the decisions of its table")
-            points[model.name] = " ".join(flags).removesuffix(" True") or of_model
+            points[model.name] = " ".join(flags).removesuffix(" True") or "the decisions of its table"
     together = {point: listed([name for name in points if points[name] == point]) for point in points.values()}
     usual = f"the {TARGETS[models[0].kind].words.usual}"
     each = "; ".join(f"{names} by {point or usual}" for point, names in together.items())
@@ -337,22 +273,16 @@ def compare_models(
     notes += [note for note in found[models[0].name].notes if note.startswith("Means over")]  # the same of all
     numbers = {name: evaluated.overall for name, evaluated in found.items()}
     unit = "image" if first.groups is None else next((m.unit for m in models if m.unit != "patient"), "patient")
-    every = [*itertools.combinations(models, 2)]
-    asked = [(a, b) for a, b in every if not a.baseline_of and not b.baseline_of]
-    beside = [(a, b) for a, b in every if a.name in b.baseline_of]  # a model and its own baseline, which nobody named
-    pairs = [p for of in (asked, beside) if of for p in _compare_family(of, kind, points, unit)]
+    pairs = _compare_pairs([*itertools.combinations(models, 2)], kind, points, unit)
     deciding = list(pairs[0].tests)[:2]
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
     seeds = [paired.seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
-    gaps = _seed_gaps(seeds, models, pairs, kind, points, unit)
-    over_seeds: dict[str, Any] = {name: of for name, of in (("seeds", seeds), ("seed_gaps", gaps)) if of}
-    trained = {model.name for model in models if not model.baseline_of}
-    only_seeds = bool(seeds) and trained == {name for group in seeds for name in group.seeds}  # the best says nothing
-    heights = dict[str, tuple[bool, float]]()  # the best first, a baseline last
+    only_seeds = bool(seeds) and {*found} == {*seeds[0].seeds}  # which seed is best says nothing
+    heights = dict[str, float]()  # the best first
     for model in models:
         values = ((name, numbers[model.name][name].value) for name in deciding)
         name, value = next(((name, value) for name, value in values if value is not None), (deciding[0], 0.0))
-        heights[model.name] = bool(model.baseline_of), -value if ALL_METRICS[name].higher_is_better else value
+        heights[model.name] = -value if ALL_METRICS[name].higher_is_better else value
     best, following = sorted(heights, key=heights.__getitem__)[:2]
     verdict = next(pair.verdict for pair in pairs if {pair.first, pair.second} == {best, following})
     few = f"There {'is' if units == 1 else 'are'} only {counted(units, unit)}: too few to show which model is better."
@@ -361,12 +291,12 @@ def compare_models(
     described = dict[str, paired.ComparedModel]()
     for model in models:
         stated = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
-        facts: dict[str, Any] = {key: value for key, value in stated.items() if value}  # a baseline has no report
+        facts: dict[str, Any] = {key: value for key, value in stated.items() if value}
         if any(pair.likeliest and model.name in (pair.first, pair.second) for pair in pairs):
             likeliest = kind.numbers.evaluate(model.predictions.without_point())
             facts["likeliest"] = paired.ModelNumbers(overall=likeliest.overall, per_class=likeliest.per_class)
         facts |= {"overall": numbers[model.name], "per_class": found[model.name].per_class, "point": points[model.name]}
-        described[model.name] = paired.ComparedModel(baseline_of=next(iter(model.baseline_of), None), **facts)
+        described[model.name] = paired.ComparedModel(**facts)
     return paired.ComparisonResults(
         kind=of,
         images=len(first),
@@ -378,8 +308,8 @@ def compare_models(
         models=described,
         pairs=pairs,
         notes=gravest_first(notes),
-        verdict=verdict if not only_seeds else gaps[0].text if gaps else seeds[0].text,
-        **over_seeds,
+        verdict=seeds[0].text if only_seeds else verdict,
+        **({"seeds": seeds} if seeds else {}),
     )
 
 
@@ -401,64 +331,11 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
     return [group for group in groups.values() if len(set(group.values())) == len(group) > 1]
 
 
-def _seed_gaps(
-    seeds: Sequence[paired.SeedSpread],
-    models: Sequence[Model],
-    pairs: Sequence[paired.ComparedPair],
-    kind: TargetKind,
-    points: Mapping[str, str],
-    unit: str,
-) -> list[paired.SeedGap]:
-    """Every two groups of runs that differ by their seed only, by the numbers that every pair of their runs compares
-    with an interval; at their `points`, or where these differ by the likeliest class. The best two groups come first.
-    """
-    if len(seeds) < 2:
-        return []
-    named, usual = {model.name: model.predictions for model in models}, next(iter(pairs[0].tests))
-    units, sign = Units(models[0].predictions.units), 1 if ALL_METRICS[usual].higher_is_better else -1
-    phrase = kind.metrics[usual].phrase
-
-    @cache
-    def numbers_of(run: str, at_point: bool) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-        """The numbers of a run, and without each patient."""
-        numbers = kind.numbers(named[run] if at_point else named[run].without_point())
-        return numbers.point, numbers.without(units)
-
-    best = sorted(seeds, key=lambda of: -sign * of.numbers[usual].mean if usual in of.numbers else np.inf)
-    both, gaps = [*itertools.combinations(best, 2)], list[dict[str, paired.ClassDifference]]()
-    for groups in both:
-        sets = [{*group.seeds} for group in groups]
-        across = [pair for pair in pairs if all(len({pair.first, pair.second} & runs) == 1 for runs in sets)]
-        names = [name for name in across[0].difference if all(pair.difference[name].low is not None for pair in across)]
-        alike = len({points[run] for group in groups for run in group.seeds}) < 2
-        parts = [[[numbers_of(run, alike)[k] for run in group.seeds] for group in groups] for k in (0, 1)]
-        kept = [name for name in names if name in parts[1][0][0]]
-        found = [[[np.array([of[name] for of in group]) for group in part] for part in parts] for name in kept]
-        gaps.append({name: paired.seed_gap(*parts) for name, parts in zip(kept, found, strict=True)})
-    for name in kind.metrics:
-        having = [differences for differences in gaps if name in differences]
-        for differences, adjusted in zip(having, _adjusted([of[name] for of in having]), strict=True):
-            differences[name] = adjusted
-    results = list[paired.SeedGap]()
-    for groups, differences in zip(both, gaps, strict=True):
-        (first, second), gap = (listed([*group.seeds]) for group in groups), differences.get(usual)
-        if gap is None or gap.value is None or gap.low is None:
-            text = f"the {phrase} over the seeds of {first} and of {second} cannot be compared"
-        else:
-            sure = gap.p_holm is not None and gap.p_holm < 1 - LEVEL and (unit == "image" or units.count >= FEW_GROUPS)
-            how = UNCLEAR if not sure else "better" if sign * gap.value > 0 else "worse"
-            text = f"{first} are {how} than {second} on average over seeds: {phrase} difference"
-            text += f" {value_text(gap, '+')[:-1]} over seeds and {unit}s){_p_text(gap, len(both))}"
-        results.append(paired.SeedGap(groups=[[*group.seeds] for group in groups], difference=differences, text=text))
-    return results
-
-
-def _compare_family(
+def _compare_pairs(
     family: Sequence[tuple[Model, Model]], kind: TargetKind, points: Mapping[str, str], unit: str
 ) -> list[paired.ComparedPair]:
     """Pairs of models with a verdict. The p of a test is adjusted over the pairs; that of a class or finding over the
-    pairs and all of these. With a baseline, a test is not adjusted, and a class or finding over its own pair alone. Two
-    with different `points` are compared by the likeliest class."""
+    pairs and all of these. Two with different `points` are compared by the likeliest class."""
     together = list[list[Any]]()
     for a, b in family:
         both = [a.predictions, b.predictions]
@@ -469,14 +346,10 @@ def _compare_family(
             overall.append(kind.numbers.compare(first, second))
             each.append(kind.numbers(first).class_gaps(kind.numbers(second)))
             advance(len(overall), len(together))
-    adjust = list if family[0][1].baseline_of else _adjusted
-    tests = {name: iter(adjust([compared.tests[name] for compared in overall])) for name in overall[0].tests}
-    sets = [[gaps] for gaps in each] if family[0][1].baseline_of else [each]
-    areas = {
-        k: iter([g for of in sets for g in _adjusted([g for gaps in of for g in gaps[k].values()])]) for k in each[0]
-    }
+    tests = {name: iter(_adjusted([compared.tests[name] for compared in overall])) for name in overall[0].tests}
+    areas = {k: iter(_adjusted([g for gaps in each for g in gaps[k].values()])) for k in each[0]}
     pairs = []
-    for (a, b), decided, compared, gaps in zip(family, together, overall, each, strict=True):
+    for (a, b), compared, gaps in zip(family, overall, each, strict=True):
         parts: dict[str, Any] = {name: {part: next(areas[name]) for part in gaps[name]} for name in gaps}
         pair = paired.ComparedPair(
             first=a.name,
@@ -487,7 +360,7 @@ def _compare_family(
             classes=parts.pop("auroc", None),
             **parts,
         )
-        text = _verdict(pair, kind, (decided[0], decided[1]), len(family), unit)
+        text = _verdict(pair, kind, a.predictions, len(family), unit)
         pairs.append(pair.model_copy(update={"verdict": text}))
     return pairs
 
@@ -497,41 +370,29 @@ def _adjusted(tests: Sequence[Test]) -> list[Test]:
     return [test.model_copy(update={"p_holm": p}) for test, p in adjusted]
 
 
-def _verdict(pair: paired.ComparedPair, kind: TargetKind, both: tuple[Any, Any], pairs: int, group: str) -> str:
+def _verdict(pair: paired.ComparedPair, kind: TargetKind, of: Predictions, pairs: int, group: str) -> str:
     """Which of two is better, in a sentence about the first, minus the second; `pairs` are compared, and p is adjusted
-    for them. `group`: a patient, or another kind of group."""
-    a, b = both
-    decided = a.kind == "number" or np.array_equal(a.predicted, b.predicted)
-    if decided and same_predictions(a, b):
-        but = f" but for their operating points: by the {kind.words.usual}" if pair.likeliest else ":"
-        alike = a.amounts.shape == b.amounts.shape and np.allclose(a.amounts, b.amounts, 0, SAME * a.target.spread)
-        but = " but for their prediction intervals:" if a.kind == "number" and not alike else but
-        return f"{pair.first} and {pair.second} are the same{but} they predict the same for every image"
+    for them. `of`: predictions of one of them; `group`: a patient, or another kind of group."""
     (usual, second), name, metrics = list(pair.tests)[:2], _deciding(pair), kind.metrics
-    units, patients, unit = int(a.units.max()) + 1, a.groups is not None, target_of(a).unit
+    units, patients, unit = int(of.units.max()) + 1, of.groups is not None, target_of(of).unit
     same = name == second and pair.difference[usual].value is not None
     gap, test, names = pair.difference[name], pair.tests[name], (pair.first, pair.second)
     if gap.value is None:
         undefined = f"{metrics[second].phrase} and {metrics[usual].phrase}"
         return f"{names[0]} and {names[1]} cannot be compared: {undefined} are undefined"
-    count, of = counted(units, group), f" {unit}" if unit and metrics[name].in_unit else ""
     result = f"{f'the same {metrics[usual].phrase}, ' if same else ''}{metrics[name].phrase} difference"
-    result = f"{result} {value_text(gap, '+')}{of}, {count}"
-    if patients and units < FEW_GROUPS:
-        return f"{names[0]} is {UNCLEAR} than {names[1]}: {result}, too few to decide"
+    in_unit = f" {unit}" if unit and metrics[name].in_unit else ""
+    result = f"{result} {value_text(gap, '+')}{in_unit}, {counted(units, group)}"
     if gap.value == gap.low == gap.high == 0:
         return f"{names[0]} and {names[1]} are alike: {result}"
+    if patients and units < FEW_GROUPS:
+        return f"{names[0]} is {UNCLEAR} than {names[1]}: {result}, too few to decide"
     winner = better(pair, units, patients)
     how = UNCLEAR if winner is None else "better" if winner == pair.first else "worse"
-    return f"{names[0]} is {how} than {names[1]}: {result}{_p_text(test, pairs)}"
-
-
-def _p_text(test: paired.ComparisonTest | paired.ClassDifference, pairs: int) -> str:
     p = test.p if test.p_holm is None else test.p_holm
     shown = "" if p is None else f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
-    if shown and pairs > 1:
-        shown += ", not adjusted" if test.p_holm is None else f" adjusted for {pairs} pairs"
-    return shown
+    adjusted = f" adjusted for {pairs} pairs" * (p is not None and pairs > 1)
+    return f"{names[0]} is {how} than {names[1]}: {result}{shown}{adjusted}"
 
 
 def better(pair: paired.ComparedPair, units: int, patients: bool) -> str | None:

@@ -3,7 +3,7 @@
 import contextlib
 import csv
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +19,10 @@ from vitmed.core.load_config import paths_in
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import from_cell
-from vitmed.metrics.metric_table import NUMBER_METRICS
 from vitmed.studies.comparison import split_rows
 from vitmed.studies.run_list import RunMetric, best_hash, config_of, read_run
 
-SURROUNDINGS = ("python", "system", "device", "precision", "git")  # of environment.json, beside the versions
+SURROUNDINGS = ("python", "system", "device", "precision")  # of environment.json, beside the versions
 SEED = "train.seed"
 ELSEWHERE = "The same name in two places"
 
@@ -44,8 +43,6 @@ class ImageDifferences(Frozen):
     second: int
     same_file: int  # of those in both runs, how many are known to be the same file, by SHA-256
     counts: dict[str, int]  # what happened -> how many images, such as "added" or "moved from train to test"
-    classes_added: list[str]
-    classes_removed: list[str]
     files: dict[str, list[str]] = Field(default={}, exclude=True)  # not in the JSON: a path may name a patient
 
 
@@ -163,17 +160,9 @@ def difference(first: RunFacts, second: RunFacts, names: Sequence[str]) -> RunDi
 def _image_differences(first: RunFacts, second: RunFacts) -> ImageDifferences:
     before, after, files = first.images or {}, second.images or {}, defaultdict[str, list[str]](list)
     both = [path for path in before if path in after]
-    added, removed = [p for p in after if p not in before], [p for p in before if p not in after]
-    moved = Counter(after[path]["sha256"] for path in added) & Counter(before[path]["sha256"] for path in removed)
-    for what, images, paths in (("removed", before, removed), ("added", after, added)):
-        left = Counter({digest: n for digest, n in moved.items() if digest})  # the same file under another path
-        for path in paths:
-            digest = images[path]["sha256"]
-            left[digest] -= 1
-            if left[digest] < 0:
-                files[what].append(path)
-            elif what == "added":
-                files["renamed"].append(path)
+    for what, paths in (("removed", before.keys() - after.keys()), ("added", after.keys() - before.keys())):
+        if paths:
+            files[what] = sorted(paths)
     for path in both:
         a, b = before[path], after[path]
         for what, differs in (
@@ -184,24 +173,18 @@ def _image_differences(first: RunFacts, second: RunFacts) -> ImageDifferences:
         ):
             if differs:
                 files[what].append(path)
-    names = []  # in the labels of each run; none of a number
-    for run, rows in ((first, before), (second, after)):
-        labels = [] if run.settings.get("train.monitor") in NUMBER_METRICS else [row["class"] for row in rows.values()]
-        names.append({part.rstrip("?") for label in labels for part in label.split("|")})
     return ImageDifferences(
         first=len(before),
         second=len(after),
         same_file=sum(before[path]["sha256"] == after[path]["sha256"] != "" for path in both),
         counts={what: len(paths) for what, paths in files.items()},
-        classes_added=sorted(names[1] - names[0]),
-        classes_removed=sorted(names[0] - names[1]),
         files=dict(files),
     )
 
 
 def _verdict(diff: RunDiff, unequal: bool) -> str:
     keys, images = [setting.name for setting in diff.settings], diff.images
-    data = images is not None and bool(images.counts or images.classes_added or images.classes_removed)
+    data = images is not None and bool(images.counts)
     parts = [f"{counted(len(keys), 'setting')} ({listed(keys, 5)})"] * bool(keys)
     parts += ["the images"] * data + ["the versions or the machine"] * bool(diff.environment)
     parts += ["how long they trained"] * (unequal and not keys)

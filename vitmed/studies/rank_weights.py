@@ -1,4 +1,4 @@
-"""`vitmed probe`: what colours and size alone reveal, and which weights suit the images by their frozen features."""
+"""`vitmed probe` with several weights: which suit the images, by their frozen features."""
 
 import shlex
 import time
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.checks.data_check import check_before_training, check_folder
+from vitmed.checks.data_check import check_folder
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, OutOfMemoryError, UsageError
 from vitmed.core.files import probe, write_json, write_text
@@ -21,31 +21,25 @@ from vitmed.core.run_folder import RunFolder, cache_folder
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import csv_text
 from vitmed.data.loading import read_splits
-from vitmed.data.patients import describe_patients, patient_notes, report_patients
+from vitmed.data.patients import report_patients
 from vitmed.data.samples import Splits, labelled_by
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
-from vitmed.imaging.preprocessing import Preprocessing, thumbnail
+from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import value_text
 from vitmed.models.hardware import pick_device
 from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import SUFFIXES, means_file, public_weights, weight_path
 from vitmed.models.weights.files import magic
 from vitmed.models.weights.pretrained import load_pretrained, open_weights
-from vitmed.report.analyses import Extra
-from vitmed.report.headline import Evaluation, report_evaluation
-from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
-from vitmed.report.results import Origin
-from vitmed.report.write import BASELINES, Report
 from vitmed.studies.cluster import each, files_of, prepare
 from vitmed.studies.comparison import Model, align, better, compare_models, short_names
-from vitmed.studies.one_run import TrainResult, default_name
+from vitmed.studies.one_run import default_name
 from vitmed.training.baselines import fit_colours, fit_logistic, frozen_features
 from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.plan import make_plan
-from vitmed.training.run import splits_csv
 
-SEEN = ("model.image_size", "model.channels", "model.weights")
-OF_RANKING = (*SEEN, "train.device", "evaluate.ordinal")  # settings that a ranking uses
+OF_MODEL = ("model.image_size", "model.channels", "model.weights")
+OF_RANKING = (*OF_MODEL, "train.device", "evaluate.ordinal")  # settings that a ranking uses
 ALL_LOCAL = "all-local"
 COLOURS = "colours and size"
 
@@ -115,7 +109,11 @@ def rank_weights(
         CheckpointError: none can be used. Else as `probe`.
     """
     output, name = run
-    settings, splits = _open_folder(with_values(settings, {"model.weights": None}), output, "folds")
+    settings, splits = make_plan.split_images(with_values(settings, {"model.weights": None}))
+    check_folder(settings.data, settings.evaluate.ordinal)
+    report_patients(splits, "one patient may be in two folds, which makes results look too good")
+    probe(output)
+    settings = make_plan.with_window(settings, splits)
     if place is not None:
         files = [file_of(name) for name in names if offline or means_file(name)]  # each node fetches the others
         prepare(place, [*files_of(settings), *files], Path(output))
@@ -152,14 +150,19 @@ def _ranking(
     read = read_splits(splits, Preprocessing.of(settings), settings.data, records=False)
     logits = fit_colours(read.splits, read.images)("val")
     predictions = labelled_by(splits.target, splits.classes, read.splits.samples["val"], logits, settings.data.positive)
-    models, notes = align([*models, Model(COLOURS, predictions, tuple(model.name for model in models))])
-    compared = compare_models(models, notes, splits.target.kind)
+    models, notes = align([*models, Model(COLOURS, predictions)])
+    compared = compare_models(models if len(models) == 2 else models[:-1], notes, splits.target.kind)
 
     metric = TARGETS[compared.kind].headline[0]
-    numbers = {model.name: compared.models[model.name].overall[metric] for model in models}
+    numbers = {name: model.overall[metric] for name, model in compared.models.items()}
     sign = -1 if ALL_METRICS[metric].higher_is_better else 1
     order = sorted(seconds, key=lambda name: np.inf if (v := numbers[name].value) is None else sign * v)
     best, phrase, groups = order[0], ALL_METRICS[metric].phrase, dict[str, list[str]](yes=[], no=[], ahead=[])
+    both = [model for model in models if model.name in (best, COLOURS)]  # whose p is not adjusted for the others
+    beside = compare_models(both, labels=splits.target.kind)
+    numbers[COLOURS] = beside.models[COLOURS].overall[metric]
+    pairs, described = [*compared.pairs, *beside.pairs], compared.models | beside.models
+    compared = compared.model_copy(update={"pairs": pairs, "models": described})
     rows = [["rank", "weights", f"{phrase} (95 % interval)", "minus the best", "clearly behind", "ms/image"]]
     rows.append(["1", best, value_text(numbers[best]), "", "", f"{1000 * seconds[best]:,.1f}"])
     for rank, name in enumerate([*order[1:], COLOURS], 2):
@@ -218,44 +221,3 @@ def _predictions(given: str, name: str, settings: Config, splits: Splits, offlin
     except (CheckpointError, UsageError, OutOfMemoryError) as error:
         warn(f"{name} is left out: {error.line}")
         return name, None, 0.0, error.line
-
-
-def _open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config, Splits]:
-    """The configuration with the window of the images, and their division into `parts`."""
-    config, splits = make_plan.split_images(config)
-    check_folder(config.data, config.evaluate.ordinal)
-    report_patients(splits, f"one patient may be in two {parts}, which makes results look too good")
-    probe(output)
-    return make_plan.with_window(config, splits), splits
-
-
-def evaluate_colours(config: Config, output: str | Path, name: str | None) -> TrainResult:
-    """Fit a linear model of colours and size on train, and evaluate it on val and test.
-
-    Each evaluation has a report in a new run folder in `output`. Raises DataError: an image that cannot be read, or a
-    problem of the data that training refuses.
-    """
-    config, splits = _open_folder(config, output, "splits")
-    preprocessing = Preprocessing.of(config)
-    splits, images, hashes, records, skipped = read_splits(splits, preprocessing, config.data)
-    notes, counts = check_before_training(splits, records, skipped, config)
-    folder = RunFolder.create(output, name or default_name(splits.root, config))
-    write_text(folder.config, store_paths(config, folder.path).to_yaml())
-    write_text(folder.splits, splits_csv(splits, hashes))
-    logits_of = fit_colours(splits, images)
-    flow = flow_of(splits, hashes, counts, why_left_out(config.data))
-    results = {}
-    for split in ("val", "test"):
-        samples, what = splits.samples[split], f"{split} of {splits.root.resolve().name}"
-        logits, positive = logits_of(split), config.data.positive
-        predictions = labelled_by(splits.target, splits.classes, samples, logits, positive, splits.columns)
-        said = "No network: this shows what stain, light, format and size reveal about the labels."
-        title, noted = f"{what}: colours and size alone", [*patient_notes(splits, split), said, *notes]
-        facts = {"Model": BASELINES["colour_and_size"].format(TARGETS[splits.target.kind].linear)}
-        facts |= {"Images": f"{what}: {len(predictions):,} evaluated", "Patients": describe_patients(splits)}
-        origin = Origin(title=title, facts=facts, notes=noted, run=folder.name)
-        of_split = flow.model_copy(update={"evaluated": evaluated_images(predictions, split)})
-        extra = Extra(flow=of_split, read=lambda path: thumbnail(splits.root / path, preprocessing))
-        metrics = Report.of(predictions, origin, config.evaluate, extra).write(folder.path / split)
-        results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {})
-    return TrainResult(folder.path, None, **results)

@@ -177,7 +177,7 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
     if run.ranking.is_file():
         row |= {"kind": "ranking", "state": "finished"}
         return
-    of_colours = run.splits.is_file() and not run.environment.is_file()  # `vitmed probe` without weights writes none
+    of_colours = run.splits.is_file() and not run.environment.is_file()  # `vitmed probe` of 0.2.0 wrote none
     if of_colours or (isinstance(config, Config) and config.train.freeze):
         row |= {"kind": "no network", "metric": _evaluated(run, "test")} | ({"model": ""} if of_colours else {})
         row["state"] = "incomplete" if row["metric"] is None else "finished"

@@ -1,4 +1,4 @@
-"""Pretraining: the network that learns, its validation, the masked autoencoder's loss, and its pictures.
+"""Pretraining: the network that learns, its validation, and the masked autoencoder's loss.
 
 The seed of a batch decides its mask, so a resumed run hides the patches that an uninterrupted run would have hidden.
 """
@@ -29,18 +29,7 @@ from vitmed.training.losses import Loss, Objective
 from vitmed.training.run import Run, Session, Task
 from vitmed.training.train_state import Record
 
-SHOWN = 8  # images that are reconstructed for the figure, at most
-DRAWING = 10.0  # s, for the figures after the last epoch, and the start and the end of Python
-
-
-def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
-    """The masked autoencoder of a configuration. Raises UsageError for sizes that do not fit."""
-    mae = config.mae
-    width, depth, heads = decoder_size(encoder.width)
-    if mae.decoder_width is not None:
-        width, heads = mae.decoder_width, max(1, mae.decoder_width // 32)
-    heads = mae.decoder_heads or heads
-    return MAE(encoder, mae.mask_ratio, width, mae.decoder_depth or depth, heads, mae.normalise_patches)
+DRAWING = 10.0  # s, for the figure after the last epoch, and the start and the end of Python
 
 
 @dataclass(frozen=True)
@@ -55,7 +44,7 @@ class Pretrain(Task[PretrainConfig]):
         """Build an autoencoder before training; report what it learns from. UsageError: sizes that do not fit."""
         with seeded(config.train.seed):
             encoder = ViT(config.encoder, 1)
-            model = build_mae(encoder, config).to(session.device)
+            model = MAE(encoder, config.mae.mask_ratio, *decoder_size(encoder.width)).to(session.device)
         for name, samples in splits.samples.items():
             say(f"{name + ':':6} {counted(len(samples), 'image')}, {splits.made[name]}")
         report_patients(splits, "a patient of a later test may be among these images")
@@ -86,7 +75,8 @@ class Pretrain(Task[PretrainConfig]):
             for indices, batch, problems in read_batches(images.read, len(images)):
                 check_readable(problems)
                 x = images.preprocessing.normalise(torch.from_numpy(batch).to(run.device))  # (B, C, S, S)
-                noise = fixed_noise(config.train.seed, indices[0], len(indices), model.patches).to(run.device)
+                always = torch.Generator().manual_seed(seed_of(config.train.seed, indices[0]))  # the same patches
+                noise = torch.rand(len(indices), model.patches, generator=always).to(run.device)
                 with torch.autocast(run.device.type, run.precision.dtype, enabled=run.precision.mixed):
                     total += float(model(x, noise)) * len(indices)
         loss = total / len(images)
@@ -105,24 +95,3 @@ class Pretrain(Task[PretrainConfig]):
 
     def seconds_after(self, run: Run[PretrainConfig]) -> float:
         return DRAWING
-
-
-def fixed_noise(seed: int, first: int, count: int, patches: int) -> Tensor:
-    """(count, patches) noise that decides which patches of validation images are hidden; always the same."""
-    return torch.rand(count, patches, generator=torch.Generator().manual_seed(seed_of(seed, first)))
-
-
-@torch.inference_mode()
-def reconstructions(model: MAE, images: Images, seed: int, device: torch.device) -> np.ndarray:
-    """(n, 3, S, S, C) uint8: for `SHOWN` evenly spread images the original, the masked image and the reconstruction."""
-    model.eval()
-    chosen = np.unique(np.linspace(0, len(images) - 1, SHOWN).astype(int))
-    batch = torch.from_numpy(np.stack([images.read(int(i)) for i in chosen])).to(device)  # (n, S, S, C)
-    x = images.preprocessing.normalise(batch)
-    made = model.reconstruct(x, fixed_noise(seed, 0, len(chosen), model.patches).to(device))
-    side = round(model.patches**0.5)
-    hidden = made.hidden.reshape(-1, side, side)
-    hidden = hidden.repeat_interleave(model.patch, 1).repeat_interleave(model.patch, 2)  # (n, S, S)
-    masked = torch.where(hidden[..., None], 128, batch).to(torch.uint8)
-    guessed = images.preprocessing.display(model.reconstructed_image(x, made))
-    return torch.stack([batch, masked, guessed], dim=1).cpu().numpy()

@@ -6,12 +6,8 @@
 import contextlib
 import hashlib
 import json
-import os
 import platform
-import re
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -337,42 +333,17 @@ def environment(
     config: Config | PretrainConfig, device: torch.device, precision: Precision, hashes: dict[str, list[str]]
 ) -> dict[str, Any]:
     """What a run depended on, without host name, user or absolute path."""
-    program = Path(sys.argv[0]).name
-    ours = program in ("vitmed", "__main__.py")  # the arguments of a notebook or a script are not recorded
     manifest = "\n".join(digest for name in sorted(hashes) for digest in hashes[name])
     return {
-        "command": ["vitmed", *map(without_folders, sys.argv[1:])] if ours else None,
         "started": now(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "versions": hardware.versions(),
-        "git": git_commit(),
         "device": hardware.describe(device),
         "precision": f"{precision.name}: {precision.reason}",
         "seed": config.train.seed,
         "data_sha256": hashlib.sha256(manifest.encode()).hexdigest(),
     }
-
-
-def without_folders(argument: str) -> str:
-    """`/home/anna/cells` -> `cells`, also after `--flag=`, if that file or folder exists."""
-    behind_short_flag = [2] if re.match(r"-\w", argument) else []  # -o/home/anna/cells
-    for start in (0, *behind_short_flag, *(sign.end() for sign in re.finditer("=", argument))):
-        path = Path(argument[start:])
-        if path.is_absolute() and os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, False without access
-            return argument[:start] + path.name
-    return argument
-
-
-def git_commit() -> str | None:
-    """The commit of vitmed, if it runs from a git checkout."""
-    folder = Path(__file__).parents[2]
-    if not (folder / ".git").exists():
-        return None
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None
-    return None
 
 
 def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:

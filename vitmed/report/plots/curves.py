@@ -75,15 +75,6 @@ def training_curves(records: Sequence[Mapping[str, Any]], loss: str = "loss (nat
     return figure
 
 
-def reconstruction_figure(pictures: np.ndarray) -> Figure:
-    """`reconstructions` as a sheet: a column per image; rows: the image, its visible patches, the predicted ones."""
-    rows = [(name, [triple[i] for triple in pictures]) for i, name in enumerate(("image", "visible", "predicted"))]
-    figure, panels = drawing.sheet((1.3 * len(pictures) + 1.2, 4.1), rows)
-    for axes in panels.flat:
-        axes.set_frame_on(False)
-    return figure
-
-
 OF_NUMBERS = ((BLUE, "-", "o"), (ORANGE, "--", "s"))  # of the first two numbers
 
 
