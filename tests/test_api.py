@@ -14,7 +14,7 @@ from conftest import BARE, TINY_SETS, Trained, python
 
 import vitmed
 from vitmed.core.errors import UsageError
-from vitmed.core.load_config import read_overrides
+from vitmed.core.options import checked
 
 PUBLIC = (
     "VitmedError auto build_model bundle check compare cross_validate demo diff ensemble evaluate explain export load "
@@ -102,14 +102,24 @@ def test_an_unknown_keyword_names_what_exists(tmp_path: Path) -> None:
     assert isinstance(model, torch.nn.Module) and model(torch.zeros(1, 1, 32, 32)).shape == (1, 2)
 
 
-def test_a_number_that_the_command_line_refuses_is_refused(trained: Trained, tmp_path: Path) -> None:
+def test_a_value_that_the_command_line_refuses_is_refused(trained: Trained, tmp_path: Path) -> None:
     folder = trained.folder
     for name, args, given, told in (
         ("serve", (folder,), {"port": 99_999}, "port=99999: expected 0 to 65535"),
+        ("serve", (folder,), {"host": 3}, "host=3: Input should be a valid string"),
         ("stress", (folder,), {"seed": -1}, "seed=-1: expected 0 or more"),
+        ("stress", (folder,), {"seed": "x"}, "seed='x': Input should be a valid integer"),
+        ("compare", ([folder, folder],), {}, "argument 1=.*: Input is not a valid path"),
+        ("train", (trained.data,), {"sets": {"train.lr": 1}}, "sets=.*: Input should be an instance of Sequence"),
+        ("check", (trained.data,), {"strict": "perhaps"}, "strict='perhaps': Input should be a valid boolean"),
+        ("load", (5,), {}, "argument 1=5: Input should be"),
+        ("stress", (folder,), {"images": 2.5}, "images=2.5: Input should be a valid integer"),
         ("demo", (tmp_path,), {"cells": 5}, "cells=5: expected 200 to 100000"),
         ("tune", (trained.data,), {"devices": 0}, "devices=0: expected 1 or more"),
         ("train", (trained.data,), {"parallel": 0, "folds": 2}, "parallel=0: expected 1 or more"),
+        ("train", (trained.data,), {"output": 5}, "output=5: Input is not a valid path"),
+        ("evaluate", (5,), {}, "argument 1=5: Input is not a valid path"),
+        ("stress", (folder,), {"corruptions": "jpeg"}, "corruptions='jpeg': 'str' instances are not allowed"),
     ):
         with pytest.raises(UsageError, match=told) as error:
             getattr(vitmed, name)(*args, **given)
@@ -127,6 +137,11 @@ def test_a_run_leaves_the_process_as_it_was(trained: Trained) -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_setting_may_be_a_number_of_numpy() -> None:
-    (seed,) = read_overrides({"seed": np.int64(3)}, {"seed": "train.seed"}, "train").values()
-    assert type(seed) is int and seed == 3
+def test_what_is_read_once_and_numbers_of_numpy_are_taken(tmp_path: Path) -> None:
+    """A generator of settings reaches every reader, a seed of NumPy the files as a plain number."""
+    asked = checked(lambda names: (list(names), list(names)))
+    assert asked(name for name in "ab") == (["a", "b"], ["a", "b"])
+    assert type(checked(lambda seed: seed)(np.int64(3))) is int and checked(lambda flag: flag)(True) is True
+    with pytest.raises(UsageError) as caught:
+        vitmed.evaluate(tmp_path, data=[f"patient {i}" for i in range(1000)])  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 250

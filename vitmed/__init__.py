@@ -54,7 +54,7 @@ def __getattr__(name: str) -> Any:  # PEP 562
     if name not in _PUBLIC:
         raise AttributeError(f"module 'vitmed' has no attribute '{name}'")
     found = getattr(import_module(_PUBLIC[name]), name)
-    return found if isinstance(found, type) else import_module("vitmed.core.options").bounded(found)
+    return found if isinstance(found, type) else import_module("vitmed.core.options").checked(found)
 
 
 def __dir__() -> list[str]:

@@ -86,8 +86,7 @@ def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -
         fix = f"did you mean {', '.join(near)}?" if len(near) == len(unknown) else "see docs/configuration.md"
         raise gone(words, " ".join(words)) or UsageError(problem, fix)
     given = {known[flag]: value for flag, value in flags.items() if value is not None}
-    plain = {key: value.item() for key, value in given.items() if getattr(value, "shape", None) == ()}  # of NumPy
-    return {key: str(value) if isinstance(value, Path) else value for key, value in (given | plain).items()}
+    return {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
 
 
 def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfig:

@@ -18,12 +18,15 @@ and the built-in ones; a type that is not known here must not be the first of a 
 """
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Annotated, Any
+
+from pydantic import ConfigDict, GetCoreSchemaHandler, ValidationError, validate_call
+from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from vitmed.core.base_models import PANELS, flags_of
 from vitmed.core.config import EVALUATE_FLAGS, FLAGS, PROBE_FLAGS, TUNE_FLAGS, Config, PretrainConfig, RunConfig
@@ -54,6 +57,16 @@ class Option:
     min: int | None = None  # the least and the greatest value
     max: int | None = None
 
+    def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The limits, for `checked`."""
+
+        def within(value: Any) -> Any:
+            if self.min is not None and value is not None and not self.min <= value <= (self.max or value):
+                raise ValueError(f"expected {self.min} {'or more' if self.max is None else f'to {self.max}'}")
+            return value
+
+        return no_info_after_validator_function(within, handler(kind))
+
 
 MainOption = partial(Option, panel=FIRST)  # under the first heading of --help
 HttpOption = partial(Option, panel="HTTP")  # of `serve`
@@ -68,22 +81,28 @@ class Fields:
 
 
 @cache
-def bounded(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The verb for Python, which refuses the numbers beyond the limits of its options that the command line refuses."""
-    limits = dict[str, tuple[int, int | None]]()
-    for name, parameter in inspect.signature(verb).parameters.items():
-        how = getattr(parameter.annotation, "__metadata__", (None,))[0]
-        if isinstance(how, Option) and how.min is not None:
-            limits[name] = how.min, how.max
+def checked(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The verb for Python, which refuses what the command line refuses: a wrong type, a number beyond the limits. It
+    gets a series or a generator as a list, and a scalar of NumPy's as Python's, which JSON knows."""
+    checking, signature = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(verb), inspect.signature(verb)
+
+    def plain(value: Any) -> Any:
+        if getattr(value, "shape", None) == ():
+            return value.item()
+        return list(value) if isinstance(value, Iterable) and not isinstance(value, Sequence | Mapping) else value
 
     @wraps(verb)
     def call(*args: Any, **given: Any) -> Any:
-        for name in limits.keys() & given.keys():
-            (low, high), value = limits[name], given[name]
-            if value is not None and not low <= value <= (high or value):
-                expected = f"{low} or more" if high is None else f"{low} to {high}"
-                raise UsageError(f"{name}={value!r}: expected {expected}", f"see help(vitmed.{verb.__name__})")
-        return verb(*args, **given)
+        signature.bind(*args, **given)  # a missing argument is Python's own error
+        try:
+            return checking(*map(plain, args), **{name: plain(value) for name, value in given.items()})
+        except ValidationError as error:
+            if error.title != verb.__name__:
+                raise
+            place, wrong = error.errors()[0]["loc"][0], error.errors()[0]
+            name = f"argument {place + 1}" if isinstance(place, int) else place
+            problem = f"{name}={repr(wrong['input'])[:100]}: {wrong['msg'].removeprefix('Value error, ')}"
+            raise UsageError(problem, f"see help(vitmed.{verb.__name__})") from None
 
     call.__module__ = "vitmed"  # where pickle finds it
     return call
