@@ -213,6 +213,24 @@ def differs(stored: Path, found: str) -> str:
     return python("-c", script[1], str(stored), found).stderr
 
 
+def test_an_exported_file_answers_in_its_own_precision(tmp_path: Path) -> None:
+    """A quantised file refuses --precision fp32."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "check").mkdir()
+    for name in ("best.pt", "small.onnx"):
+        (tmp_path / "check" / f"{name}.json").touch()
+    (tmp_path / "bin" / "vitmed").write_text('#!/bin/sh\necho "$@" >> asked\n')
+    (tmp_path / "bin" / "python").write_text("#!/bin/sh\nexit 0\n")
+    for name in ("vitmed", "python"):
+        (tmp_path / "bin" / name).chmod(0o755)
+    part = INSTALL.read_text().split('echo "4/4')[1].split("\ndone")[0]
+    script = f'set -e; folder=.; first=; fail() {{ exit 1; }}\necho "4/4{part}\ndone'
+    subprocess.run(["sh", "-c", script], cwd=tmp_path, check=True)
+    of_run, exported = (tmp_path / "asked").read_text().splitlines()
+    assert "model/best.pt --device cpu --precision fp32 --json" in of_run
+    assert "model/small.onnx --device cpu --json" in exported
+
+
 def test_the_stored_answer_is_that_of_the_command(
     unpacked: Path, vitmed: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,20 @@ def test_a_change_is_found_and_dated(run: Path, vitmed: Callable[..., Answer]) -
     assert "<b>Alarm.</b>" in (run / "monitoring" / "monitoring.html").read_text()
 
 
+def test_a_reference_without_scores_of_unlike_images_says_so(run: Path, tmp_path: Path) -> None:
+    """As of the pooled folds, whose ensemble has such scores."""
+    copied = shutil.copytree(run, tmp_path / "run")
+    table = copied / "test" / "predictions.csv"
+    rows = list(csv.DictReader(table.open(encoding="utf-8")))
+    with table.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, [name for name in rows[0] if name != "ood_score"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    told = "no score of images unlike the training images"
+    assert [told in note for note in monitor(copied, work(run, 200)).content.notes].count(True) == 1
+    assert not any(told in note for note in monitor(run, work(run, 200)).content.notes)
+
+
 def test_labels_of_some_images(run: Path) -> None:
     """Half of the images have a label, and it is the wrong one."""
 

@@ -150,6 +150,11 @@ def test_folds_stand_below_their_cross_validation(place: Path) -> None:
     assert parent.data == "data" and parent.seconds == pytest.approx(sum(run.seconds or 0 for run in found[1:4]))
     shutil.copytree(place / "done" / "test", folds / "test")
     assert row(place, "cv").state == "interrupted"  # --resume joins the folds
+    (folds / "fold-2").rename(folds / "fold-2-2")
+    (folds / "fold-2").mkdir()  # what a kill before the first epoch left
+    assert row(place, "cv").state == "interrupted"
+    shutil.rmtree(folds / "fold-2")
+    (folds / "fold-2-2").rename(folds / "fold-2")
     (folds / "ensemble").mkdir()
     (folds / "ensemble" / "ensemble.json").write_text("{}")
     assert row(place, "cv").state == "finished"

@@ -64,7 +64,9 @@ def aligned(parts: Sequence[Any]) -> list[Any]:
             raise DataError(problem, "join models of the same classes")
         if alone := sorted({*other.paths} ^ {*first.paths}):
             problem = f"{len(alone):,} images have predictions of some models only, the first is {alone[0]}"
-            raise DataError(problem, "join models that were evaluated on the same images")
+            raise DataError(
+                problem, "join models that were evaluated on the same images (folds: vitmed cross-validate)"
+            )
         other = other.at(first.paths).like(first)
         if first.labels is not None and other.labels is not None and not np.array_equal(first.labels, other.labels):
             raise DataError("the same images have different labels in two runs", "join models of the same data")

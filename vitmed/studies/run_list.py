@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -125,8 +126,11 @@ def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
                 divided = json.loads(run.folds.read_text(encoding="utf-8"))
                 row["of"] = int(divided["folds"]) * int(divided.get("repeats", 1))
             row["metric"] = _evaluated(run, "test")
-            folds = [RunFolder(fold).best.is_file() for fold in run.path.glob("*fold-*")]
-            joined = RunFolder(run.joined).ensemble.is_file() or not folds or not all(folds)  # else `finish` joins them
+            folds = defaultdict[str, bool](bool)  # whether it is done, by the name without the -2 of a second start
+            for fold in run.path.glob("*fold-*"):
+                folds[re.sub(r"(fold-\d+)-\d+$", r"\1", fold.name)] |= RunFolder(fold).best.is_file()
+            done = bool(folds) and all(folds.values())  # then `finish` joins them
+            joined = RunFolder(run.joined).ensemble.is_file() or not done
             row["state"] = "finished" if row["metric"] is not None and joined else "interrupted"
         elif run.ensemble.is_file():
             row["kind"] = "ensemble"
