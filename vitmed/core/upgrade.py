@@ -24,6 +24,7 @@ NODE = "dicom-port dicom-host ae allow watch to output spool modality body-part 
 FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands have it -> what to use instead
     **{f"serve --{flag}": "let Orthanc ask vitmed serve: docs/orthanc.md" for flag in NODE.split()},
     "check --leakage-gap": "leave it out: splits are by patient",
+    "compare --positive": "vitmed evaluate RUN --positive CLASS of each, then compare the folders that it writes",
     "bundle --wheels": "PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR before the command",
     "bundle --report": "copy report.html of the test yourself",
     "runs --html": "--json has the table, and report.html of a run its curves",
