@@ -71,9 +71,7 @@ def test_a_report_of_slides_speaks_of_slides(tmp_path: Path) -> None:
     samples = splits.samples["test"]
     labels, groups = np.array([s.label for s in samples]), tuple(str(s.group) for s in samples)
     logits = np.random.default_rng(0).normal(size=(len(samples), 2)).astype(np.float32)
-    numbers = evaluate_predictions(
-        Predictions(splits.classes, tuple(s.path for s in samples), groups, labels, logits), resamples=20
-    )
+    numbers = evaluate_predictions(Predictions(splits.classes, tuple(s.path for s in samples), groups, labels, logits))
     metrics = Results.of(numbers, report=Origin(title="test"), flow=flow_of(splits, {}))
     card, count = model_card(metrics, "run", "test"), len(set(groups))
     assert "| split | images | slide_field groups | made |" in card and f"of {count} slide_field groups" in card

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cache, partial, wraps
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,9 +88,11 @@ def checked(verb: Callable[..., Any]) -> Callable[..., Any]:
     checking, signature = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(verb), inspect.signature(verb)
 
     def plain(value: Any) -> Any:
+        if isinstance(value, PathLike):
+            return Path(value)
         if getattr(value, "shape", None) == ():
             return value.item()
-        return list(value) if isinstance(value, Iterable) and not isinstance(value, Sequence | Mapping) else value
+        return [*map(plain, value)] if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else value
 
     @wraps(verb)
     def call(*args: Any, **given: Any) -> Any:
