@@ -1,4 +1,4 @@
-"""Figures of patients: the right numbers, and no name of a patient."""
+"""Figures of patients and subgroups: the right numbers, and no name of a patient."""
 
 from dataclasses import replace
 
@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from figures import is_png, of_patients, texts
 
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.patient_level import outside, shares
-from vitmed.report.plots.analyses import patient_spread
+from vitmed.metrics.subgroups import subgroups
+from vitmed.report.plots.analyses import forest, patient_spread
+from vitmed.report.results import Results
 
 
 @pytest.mark.parametrize("classes", [2, 12])
@@ -36,6 +39,34 @@ def test_patients_who_cannot_be_shown() -> None:
     figure = patient_spread(replace(p, groups=tuple(str(i // 5) for i in range(len(p))), labels=0 * p.labels))
     assert figure is not None  # five images of each patient: the band is as wide as the axis
     assert [panel.get_xlim() for panel in figure.axes if panel.collections] == [(4.5, 5.5)]
+
+
+@pytest.mark.parametrize("classes", [2, 12, 60])
+def test_the_forest_has_a_line_for_each_stratum(classes: int) -> None:
+    p = of_patients(classes)
+    metrics = Results.of(evaluate_predictions(p, resamples=20))
+    assert forest(p, metrics) is None
+    cells = tuple("small" if i < 4 else cell for i, cell in enumerate(p.columns["ward"]))
+    found = subgroups(replace(p, columns={"a $ward$": cells}), ["a $ward$"])
+    metrics = Results.of(metrics, subgroups=found)
+    figure = forest(p, metrics)
+    assert is_png(figure)
+    told = texts(figure)
+    assert len(metrics["subgroups"]["a $ward$"]["strata"]) == len(set(cells)) > 2
+    for stratum in metrics["subgroups"]["a $ward$"]["strata"]:
+        n = "<10" if "suppressed" in stratum else f"={stratum['n']}"
+        assert any(text.startswith(f"{stratum['name']} (n{n}") for text in told)
+    assert any(text.startswith("all (n=400, 25 patients") for text in told) and r"a \$ward\$" in told
+    labels = {"AUROC", "Sensitivity", "Specificity"} if classes == 2 else {"AUROC", "Accuracy", "Balanced accuracy"}
+    assert {axes.get_xlabel() for axes in figure.axes} == (labels if classes <= 50 else {"Accuracy"})
+
+
+def test_a_stratum_without_positives_is_undefined_in_the_forest() -> None:
+    p = of_patients()
+    p = replace(p, labels=np.where(np.array(p.columns["ward"]) == "A", 1, p.labels))
+    metrics = Results.of(evaluate_predictions(p, resamples=20), subgroups=subgroups(p, ["ward"]))
+    figure = forest(p, metrics)
+    assert texts(figure).count("undefined") == 2  # AUROC and sensitivity of A
 
 
 def test_patients_of_few_images_are_counted_in_bars() -> None:

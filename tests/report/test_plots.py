@@ -37,7 +37,7 @@ NAMES = {
 DRAWN = [name for name, plot in plots().items() if "classes" in plot.kinds and not (plot.pictures or plot.maps)]
 FOR_TWO = {"decision_curve"}  # figures of two classes
 FOR_MORE = {"decision_curves"}
-NEEDS_MORE = {"out_of_distribution", "robustness", "flow", "per_patient"}
+NEEDS_MORE = {"out_of_distribution", "subgroups", "robustness", "flow", "per_patient"}
 
 
 def draw(classes: int, size: int = 200, signal: float = 1.0) -> Predictions:

@@ -67,6 +67,7 @@ DRAWN: dict[str, Callable[..., Figure | None]] = {
     "roc": evaluation.roc,
     "precision_recall": evaluation.precision_recall,
     "per_patient": analyses.patient_spread,
+    "subgroups": analyses.forest,
     "decision_curve": analyses.decision_curve,
     "reliability": analyses.reliability,
     "risk_coverage": analyses.risk_coverage,

@@ -149,6 +149,8 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
 
 FEW = 3  # images of a patient, up to which the share that is right takes too few values for dots
 KINDS = {"sensitivity": ", positive class", "specificity": ", negative class", "accuracy": ""}
+FOREST = ("auroc", "sensitivity", "specificity")
+FOREST_MANY = ("quadratic_kappa", "mae", "bias", "auroc", "balanced_accuracy", "accuracy")  # the first three there
 
 
 def patient_spread(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
@@ -232,3 +234,34 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: 
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, min_n_ticks=1))
         axes.set_xlim(n.min() - 0.06 * np.ptp(n) - 0.5, n.max() + 0.06 * np.ptp(n) + 0.5)
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
+
+
+def forest(predictions: Predictions, metrics: Results) -> Figure | None:
+    """Each group of each column with its interval, and all images; None where no subgroups were requested."""
+    columns = {name: own for name, own in (metrics.subgroups or {}).items() if any(s.overall for s in own.strata)}
+    if not columns:
+        return None
+    positive, whole = metrics.positive_class, dict(metrics.overall)
+    if positive is not None:
+        whole |= {kind: metrics.per_class[positive][kind] for kind in FOREST}
+
+    def label(name: str, n: int | str, n_groups: int | None) -> str:
+        patients = "" if n_groups is None else f", {counted(n_groups, metrics.unit)}"
+        return f"{drawing.short(name, 26)} (n{n if isinstance(n, str) else f'={n:,}'}{patients})"
+
+    rows, headings = [(label("all", metrics.n, metrics.n_groups), whole)], list[int]()
+    for name, column in columns.items():
+        headings.append(len(rows))
+        rows.append((drawing.short(name, 30), {}))
+        rows += [(label(stratum.name, stratum.n, stratum.n_groups), stratum.overall) for stratum in column.strata]
+    present = {kind for _, numbers in rows[1:] for kind in numbers}
+    kinds = [kind for kind in (FOREST_MANY if positive is None else FOREST) if kind in present][:3]
+    figure = Figure(figsize=(9.2, 0.29 * len(rows) + 1.2), layout="constrained")
+    panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
+    drawing.forest(panels, rows, {kind: whole[kind] for kind in kinds}, diamond=True)
+    for y, text in enumerate(panels[0].get_yticklabels()):
+        if y in headings:
+            text.set_fontweight("bold")
+        elif not rows[y][1]:
+            text.set_color("0.45")
+    return figure

@@ -5,7 +5,7 @@ Colours are Okabe & Ito's, which colour-blind readers can tell apart, and no mea
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -16,12 +16,13 @@ from matplotlib.axes import Axes
 from matplotlib.backends import backend_agg, backend_pdf, backend_svg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import FixedLocator, ScalarFormatter
+from matplotlib.ticker import FixedLocator, MaxNLocator, ScalarFormatter
 from PIL import Image
 
 from vitmed.core.process import NO_WARNINGS
 from vitmed.core.text import visible
-from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.estimates import ClassNumbers, Estimate
+from vitmed.metrics.metric_table import TITLES
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 COLOURS = (BLUE, RED, GREEN, ORANGE, "#CC79A7", "#56B4E9", "#000000", "#B8A800")
@@ -209,6 +210,33 @@ def numbers(found: Iterable[float | None]) -> np.ndarray:
 def draw_band(axes: Axes, x: Sequence[float], found: Sequence[Estimate], colour: str) -> None:
     low, high = numbers(one.low for one in found), numbers(one.high for one in found)
     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def forest(
+    panels: Sequence[Axes],
+    rows: Sequence[tuple[str, Mapping[str, Estimate] | ClassNumbers]],
+    means: Mapping[str, Estimate | None],
+    diamond: bool = False,
+) -> None:
+    """Numbers with their intervals, a kind, a key of `means`, in each panel and a name in each line; the panels share
+    y. The dashed line is the mean; a `diamond` marks the first line."""
+    for axes, (kind, mean) in zip(panels, means.items(), strict=True):
+        if mean is not None and mean.value is not None:
+            axes.axvline(mean.value, color=GREY, linestyle="--", linewidth=1)
+        for y, found in ((y, row[kind]) for y, (_, row) in enumerate(rows) if kind in row):
+            colour, marker = (BLACK, "D") if diamond and y == 0 else (BLUE, "o")
+            if found.value is None:
+                style: dict[str, Any] = {"fontsize": 8, "color": "0.35", "va": "center"}
+                axes.text(0.02, y, "undefined", transform=axes.get_yaxis_transform(), **style)
+                continue
+            if found.low is not None:
+                axes.plot(numbers([found.low, found.high]), [y, y], color=colour, linewidth=1.7)
+            axes.plot(found.value, y, marker, color=colour, markersize=5.5)
+        axes.set_xlabel(TITLES[kind])
+        add_grid(axes, "x")
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    panels[0].set_yticks(range(len(rows)), [name for name, _ in rows], fontsize=9)
+    panels[0].set_ylim(len(rows) - 0.5, -0.5)
 
 
 def percent(share: float) -> str:

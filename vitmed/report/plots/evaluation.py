@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from vitmed.core.text import counted
 from vitmed.metrics.areas import threshold_counts
@@ -15,14 +14,14 @@ from vitmed.metrics.estimates import Numbers, decimals, value_text
 from vitmed.metrics.intervals import Units, quantile
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions, total_sd
-from vitmed.metrics.metric_table import METRICS, TITLES
+from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.report.plots import drawing
 from vitmed.report.plots.drawing import BLACK, BLUE, COLOURS, GREEN, GREY, LEGEND, RED
 from vitmed.report.results import Results
 
 MOST = 60  # findings that a figure shows, the most frequent first
-COLUMNS = {"auroc": "auroc", "sensitivity": "sensitivity_macro", "specificity": "specificity_macro"}  # and the mean
+COLUMNS = ("auroc", "sensitivity", "specificity")
 
 
 def by_finding(predictions: FindingPredictions, metrics: Results) -> Figure:
@@ -30,27 +29,13 @@ def by_finding(predictions: FindingPredictions, metrics: Results) -> Figure:
     names = sorted(metrics.classes, key=lambda name: -metrics.per_class[name].n)[:MOST]
     figure = Figure(figsize=(9.2, 0.29 * len(names) + 1.2), layout="constrained")
     panels = figure.subplots(1, len(COLUMNS), sharey=True, squeeze=False)[0]
-    for axes, (kind, mean) in zip(panels, COLUMNS.items(), strict=True):
-        if (middle := metrics.overall[mean].value) is not None:
-            axes.axvline(middle, color=GREY, linestyle="--", linewidth=1)
-        for y, name in enumerate(names):
-            found = metrics.per_class[name][kind]
-            if found.value is None:
-                style: dict[str, Any] = {"fontsize": 8, "color": "0.35", "va": "center"}
-                axes.text(0.02, y, "undefined", transform=axes.get_yaxis_transform(), **style)
-                continue
-            if found.low is not None:
-                axes.plot([found.low, found.high], [y, y], color=BLUE, linewidth=1.7)
-            axes.plot(found.value, y, "o", color=BLUE, markersize=5.5)
-        axes.set_xlabel(TITLES[kind])
-        drawing.add_grid(axes, "x")
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    means = {kind: metrics.overall.get(kind if kind == "auroc" else f"{kind}_macro") for kind in COLUMNS}
+    rows = [(f"{drawing.short(name, 26)} (n={metrics.per_class[name].n:,})", metrics.per_class[name]) for name in names]
+    drawing.forest(panels, rows, means)
+    for axes in panels:
         axes.set_xlim(max(0.0, axes.get_xlim()[0]), 1.0)
         for line in axes.lines:
             line.set_clip_on(False)  # a point at 1 is drawn whole
-    labels = [f"{drawing.short(name, 26)} (n={metrics.per_class[name].n:,})" for name in names]
-    panels[0].set_yticks(range(len(names)), labels, fontsize=9)
-    panels[0].set_ylim(len(names) - 0.5, -0.5)
     return figure
 
 
