@@ -44,7 +44,7 @@ def test_patients_who_cannot_be_shown() -> None:
 @pytest.mark.parametrize("classes", [2, 12, 60])
 def test_the_forest_has_a_line_for_each_stratum(classes: int) -> None:
     p = of_patients(classes)
-    metrics = Results.of(evaluate_predictions(p, resamples=20))
+    metrics = Results.of(evaluate_predictions(p))
     assert forest(p, metrics) is None
     cells = tuple("small" if i < 4 else cell for i, cell in enumerate(p.columns["ward"]))
     found = subgroups(replace(p, columns={"a $ward$": cells}), ["a $ward$"])
@@ -64,7 +64,7 @@ def test_the_forest_has_a_line_for_each_stratum(classes: int) -> None:
 def test_a_stratum_without_positives_is_undefined_in_the_forest() -> None:
     p = of_patients()
     p = replace(p, labels=np.where(np.array(p.columns["ward"]) == "A", 1, p.labels))
-    metrics = Results.of(evaluate_predictions(p, resamples=20), subgroups=subgroups(p, ["ward"]))
+    metrics = Results.of(evaluate_predictions(p), subgroups=subgroups(p, ["ward"]))
     figure = forest(p, metrics)
     assert texts(figure).count("undefined") == 2  # AUROC and sensitivity of A
 
