@@ -19,7 +19,7 @@ import numpy as np
 
 from vitmed.core.base_models import Target
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.number import NumberPredictions, bland_altman, evaluate_number
+from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers, bland_altman
 
 LARGE = 400_000  # images whose numbers are the truth
 
@@ -61,7 +61,7 @@ DESIGNS = [
 
 def estimates(predictions: NumberPredictions) -> Iterator[tuple[str, Estimate]]:
     """What is judged, by name."""
-    yield from evaluate_number(predictions).overall.items()
+    yield from PreparedNumbers.evaluate(predictions).overall.items()
     agreement = bland_altman(predictions)
     assert agreement is not None
     yield from (("lower", agreement.lower), ("upper", agreement.upper), ("trend", agreement.trend))

@@ -17,6 +17,7 @@ finding_values = PreparedFindings.values
 evaluate_grades = PreparedGrades.evaluate
 compare_grades = PreparedGrades.compare
 grade_values = PreparedGrades.values
+evaluate_number = PreparedNumbers.evaluate
 compare_numbers = PreparedNumbers.compare
 number_values = PreparedNumbers.values
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_kind import evaluate_number
 
 from vitmed.core.base_models import Target
 from vitmed.decisions.conformal import IntervalReach, fit_intervals
-from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number
+from vitmed.metrics.kinds.number import NumberPredictions
 
 
 def draw(rng: np.random.Generator, patients: int, images: int = 1) -> NumberPredictions:

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from every_kind import number_values
+from every_kind import evaluate_number, number_values
 from scipy import stats
 
 from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.metric_table import NUMBER_METRICS
 
 

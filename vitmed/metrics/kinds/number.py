@@ -332,9 +332,6 @@ class PreparedNumbers(Prepared):
         return notes
 
 
-evaluate_number = PreparedNumbers.evaluate
-
-
 class BlandAltman(Frozen):
     """The errors, predicted minus true number.
 
