@@ -22,12 +22,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cache, partial, wraps
-from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, ValidationError, validate_call
-from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
+from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler, ValidationError, validate_call
 
 from vitmed.core.base_models import PANELS, flags_of
 from vitmed.core.config import EVALUATE_FLAGS, FLAGS, PROBE_FLAGS, TUNE_FLAGS, Config, PretrainConfig, RunConfig
@@ -58,7 +56,7 @@ class Option:
     min: int | None = None  # the least and the greatest value
     max: int | None = None
 
-    def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> Any:
         """The limits, for `checked`."""
 
         def within(value: Any) -> Any:
@@ -66,7 +64,7 @@ class Option:
                 raise ValueError(f"expected {self.min} {'or more' if self.max is None else f'to {self.max}'}")
             return value
 
-        return no_info_after_validator_function(within, handler(kind))
+        return AfterValidator(within).__get_pydantic_core_schema__(kind, handler)
 
 
 MainOption = partial(Option, panel=FIRST)  # under the first heading of --help
@@ -88,7 +86,7 @@ def checked(verb: Callable[..., Any]) -> Callable[..., Any]:
     checking, signature = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(verb), inspect.signature(verb)
 
     def plain(value: Any) -> Any:
-        if isinstance(value, PathLike):
+        if hasattr(value, "__fspath__"):
             return Path(value)
         if getattr(value, "shape", None) == ():
             return value.item()

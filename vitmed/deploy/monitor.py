@@ -146,10 +146,8 @@ class _Watched:
             text = f"The reference has {self.units.count} patients: false alarms are up to 4 times as many as asked."
             self.notes.append(text)
         if UNLIKE in self.streams and UNLIKE not in self.reference:
-            lack = (
-                "The reference has no score of images unlike the training images (as of folds), so their share is not"
-            )
-            self.notes.append(f"{lack} watched, and the share without an answer may differ by them.")
+            lack = "The reference has no scores of unlike images, as that of folds, so their share is not watched"
+            self.notes.append(f"{lack}, and the share without an answer may differ by them.")
         if not watched:
             self.notes.append("Nothing can be watched: the reference is too small.")
         if len(self.new) > period:

@@ -16,7 +16,6 @@ A map covers the network's input, the padded or cropped square. It is not a lesi
 grid, h w = L.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -153,7 +152,7 @@ def attention_maps(
 ) -> Maps:
     """Map images (B, S, S, C) uint8 from `Preprocessing.read` by every method, at (B,) `rows`; see `trace`."""
     x = how.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
-    side = math.isqrt(model.patches)  # patches in a row: images are square
+    side = round(model.patches**0.5)  # patches in a row: images are square
     maps = relevance(model, x, targets, kind)
     grids = {name: spread(values).reshape(-1, side, side) for name, values in maps.items()}
     return Maps(images, targets, grids, rows, centre_shift(model))

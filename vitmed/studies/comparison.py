@@ -60,10 +60,7 @@ class Model:
 def read_all(paths: Sequence[Path]) -> list[Model]:
     """Read the models, each under a unique name."""
     if len(paths) < 2:
-        raise UsageError(
-            "there is nothing to compare: one model",
-            "vitmed compare RUN_A RUN_B; or RUN and a baseline's table in its test/",
-        )
+        raise UsageError("nothing to compare: one model", "vitmed compare RUN RUN_2, or RUN RUN/test/baseline_NAME.csv")
     tables, parts, models = [table_of(path) for path in paths], list[list[str]](), list[Model]()
     for file in tables:
         names = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])] or [file.stem]

@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -126,9 +125,10 @@ def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
                 divided = json.loads(run.folds.read_text(encoding="utf-8"))
                 row["of"] = int(divided["folds"]) * int(divided.get("repeats", 1))
             row["metric"] = _evaluated(run, "test")
-            folds = defaultdict[str, bool](bool)  # whether it is done, by the name without the -2 of a second start
+            folds = dict[str, bool]()  # whether it is done, by the name without the -2 of a second start
             for fold in run.path.glob("*fold-*"):
-                folds[re.sub(r"(fold-\d+)-\d+$", r"\1", fold.name)] |= RunFolder(fold).best.is_file()
+                name_of_fold = re.sub(r"(fold-\d+)-\d+$", r"\1", fold.name)
+                folds[name_of_fold] = folds.get(name_of_fold, False) or RunFolder(fold).best.is_file()
             done = bool(folds) and all(folds.values())  # then `finish` joins them
             joined = RunFolder(run.joined).ensemble.is_file() or not done
             row["state"] = "finished" if row["metric"] is not None and joined else "interrupted"
