@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import io
-import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import dropwhile
@@ -96,7 +95,7 @@ def read_csv(file: Path, text: str) -> tuple[str, Iterator[tuple[int, list[str]]
 
     def rows() -> Iterator[tuple[int, list[str]]]:
         try:
-            for row in dropwhile(operator.not_, reader):
+            for row in dropwhile(lambda row: not row, reader):
                 yield reader.line_num, [from_cell(cell) for cell in row]
         except csv.Error as error:
             raise DataError(f"{file}: line {reader.line_num} is not CSV ({error})", "save it as CSV again") from None

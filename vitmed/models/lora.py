@@ -6,6 +6,8 @@ The optimiser keeps state for these alone, so fine-tuning takes less memory; a c
 that answers as fast as any other.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -23,7 +25,7 @@ class LowRank(nn.Module):
         super().__init__()
         self.A = nn.Parameter(torch.empty(rank, inside))
         self.B = nn.Parameter(torch.zeros(out, rank))
-        nn.init.kaiming_uniform_(self.A, a=5**0.5)
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
 
     def forward(self, weight: Tensor) -> Tensor:
         """W (out, in) -> the matrix that the layer multiplies by, (out, in)."""
