@@ -58,6 +58,17 @@ def test_a_copy_in_another_place_does_not_differ(trained: Trained, copied: Path)
     assert same.notes == ["Whether one is better, on the same test images: vitmed compare."]
 
 
+def test_runs_with_other_test_images_are_not_to_be_compared(trained: Trained, copied: Path) -> None:
+    """As two folds."""
+
+    def change(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+        next(row for row in rows if row["split"] == "test")["split"] = "train"
+        return rows
+
+    change_splits(copied, change)
+    assert found(trained.folder, copied).notes == []
+
+
 def test_only_the_seed_differs(trained: Trained, copied: Path, vitmed: Callable[..., Answer]) -> None:
     change_config(copied, "train", seed=1)
     file = copied / "environment.json"  # of a run with the config.yaml of the first, which names what auto had chosen
@@ -93,6 +104,7 @@ def test_every_kind_of_change_of_the_images(trained: Trained, copied: Path) -> N
         "another label": 1, "another patient": 1,
     }  # fmt: skip
     assert images.files["added"] == ["elsewhere/renamed.png", "new.png"]
+    assert "Whether one is better, on the same test images: vitmed compare." in found(trained.folder, copied).notes
     back = found(copied, trained.folder).images
     assert back is not None and back.counts["moved from val to train"] == 1 and back.counts["another label"] == 1
 
