@@ -197,7 +197,7 @@ def test_inversion_comes_last_and_padding_is_known(tmp_path: Path) -> None:
     found = deep(write(tmp_path / "r.dcm", array, PixelPaddingValue=63536, PixelPaddingRangeLimit=0))
     assert found.valid is not None and not found.valid.any()  # 0 is a limit too
     assert grey(tmp_path / "r.dcm", (0.0, 4032.0)).any()  # where all is said to be padding, none is
-    file = write(tmp_path / "s.dcm", np.where(array == 63536, -2000, array).astype(np.int16))
+    file = write(tmp_path / "s.dcm", np.where(array == 63536, -2000, array.astype(int)).astype(np.int16))
     data = pydicom.dcmread(file)
     data.add_new("PixelPaddingValue", "US", 63536)  # of signed values: -2000
     data.save_as(file)

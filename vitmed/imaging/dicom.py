@@ -179,7 +179,7 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
         elif data[:2] == JPEG:  # GDCM ends the process where these differ
             samples, allocated = int(head.get("SamplesPerPixel") or 1), int(head.BitsAllocated)
             stored = int(head.get("BitsStored") or allocated)
-            if frame.components != samples or not 8 <= frame.bits <= allocated or stored < 8 == allocated:
+            if frame.components != samples or not 8 <= frame.bits <= allocated or (allocated == 8 and stored < 8):
                 holds = f"{frame.components} x {frame.bits} bits for each pixel, the header states {samples} x {stored}"
                 raise DataError(f"{path}: the JPEG holds {holds}", "export it without compression")
     else:
