@@ -207,7 +207,7 @@ def test_threads_leave_the_filters_of_warnings() -> None:
     sys.setswitchinterval(1e-5)  # so that threads take turns within a call
     try:
         with ThreadPoolExecutor(4) as threads:
-            list(threads.map(lambda _: divide(labels, groups), range(100)))
+            list(threads.map(lambda _: divide(labels, groups), range(200)))
     finally:
         sys.setswitchinterval(interval)
     assert warnings.filters == before

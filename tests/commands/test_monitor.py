@@ -114,7 +114,7 @@ def test_a_reference_without_scores_of_unlike_images_says_so(run: Path, tmp_path
         writer = csv.DictWriter(stream, [name for name in rows[0] if name != "ood_score"], extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
-    told = "has no scores of unlike images"
+    told = "The reference has no out-of-distribution scores"
     assert [told in note for note in monitor(copied, work(run, 200)).content.notes].count(True) == 1
     assert not any(told in note for note in monitor(run, work(run, 200)).content.notes)
 

@@ -221,7 +221,7 @@ def test_a_patient_of_one_image_beside_a_patient_of_several_is_noted(root: Path,
     file = labels(tmp_path / "t.csv", root, case=lambda p: "c" + p[3:-5], participant_id=patient)
     (note,) = split(root, labels=file).notes
     assert note == (
-        f"{file}: 'case' counts as the patient, and other values of it may be in other splits; if the patient is "
+        f"{file}: 'case' counts as the patient; one person who has several may be in two splits; if the patient is "
         "'participant_id', remove or rename the other column"
     )
     file = labels(tmp_path / "t.csv", root, case=patient, participant_id=lambda p: patient(p) + "x")  # two names of one

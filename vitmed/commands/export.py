@@ -57,8 +57,7 @@ def export(
     if file.suffix:
         new_file(file, force=force, data=roots)
     elif force or data is not None:
-        problem = f"--force replaces a file, --data has the images that a file is compared on, and {file} is a folder"
-        raise UsageError(problem, "leave them out, and name a new folder")
+        raise UsageError(f"{'--force' if force else '--data'}: is for {ONNX} files, {file} is a folder", "leave it out")
     else:
         new_folder(file, roots)
     if file.suffix != ONNX:

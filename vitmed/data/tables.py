@@ -97,7 +97,7 @@ class Table:
         named, notes = one_spelling(cells, "patient", [f"line {line}" for line in self.lines])
         own = f"each image has a {self.header[column]!r} of its own, which counts as its patient"
         if loose and len({*cells}) < len(cells):
-            own = f"{self.header[column]!r} counts as the patient, and other values of it may be in other splits"
+            own = f"{self.header[column]!r} counts as the patient; one person who has several may be in two splits"
         for i in self.of_patients() if loose or len({*cells}) == len(cells) else ():
             pairs = {(row[i], cell) for row, cell in zip(self.rows, cells, strict=True) if row[i].lower() not in BLANKS}
             if len(pairs) > len({patient for patient, _ in pairs}):

@@ -146,8 +146,8 @@ class _Watched:
             text = f"The reference has {self.units.count} patients: false alarms are up to 4 times as many as asked."
             self.notes.append(text)
         if UNLIKE in self.streams and UNLIKE not in self.reference:
-            lack = "The reference has no scores of unlike images, as that of folds, so their share is not watched"
-            self.notes.append(f"{lack}, and the share without an answer may differ by them.")
+            lack = "The reference has no out-of-distribution scores (of folds it never has)"
+            self.notes.append(f"{lack}: the share of unlike images is not watched.")
         if not watched:
             self.notes.append("Nothing can be watched: the reference is too small.")
         if len(self.new) > period:

@@ -168,20 +168,7 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
         if "ExtendedOffsetTable" in head and "ExtendedOffsetTableLengths" in head:
             table = bytes(head.ExtendedOffsetTable), bytes(head.ExtendedOffsetTableLengths)
         data = get_frame(stream, index, extended_offsets=table, number_of_frames=frames)
-        rows, columns = int(head.Rows), int(head.Columns)  # more than these states, and decoding has no bound
-        if syntax == RLE:
-            expected = rows * columns * int(head.get("SamplesPerPixel", 1)) * max(1, int(head.BitsAllocated) // 8)
-            if len(data) > 2 * expected + 2**16:
-                raise DataError(f"{path}: a frame of {len(data):,} bytes for {columns} x {rows} px", "export it again")
-        elif (frame := read_stream(data)) is None or (frame.width, frame.height) != (columns, rows):
-            holds = "no image" if frame is None else f"{frame.width:,} x {frame.height:,} px"
-            raise DataError(f"{path}: states {columns:,} x {rows:,} px but holds {holds}", "export it again")
-        elif data[:2] == JPEG:  # GDCM ends the process where these differ
-            samples, allocated = int(head.get("SamplesPerPixel") or 1), int(head.BitsAllocated)
-            stored = int(head.get("BitsStored") or allocated)
-            if frame.components != samples or not 8 <= frame.bits <= allocated or (allocated == 8 and stored < 8):
-                holds = f"{frame.components} x {frame.bits} bits for each pixel, the header states {samples} x {stored}"
-                raise DataError(f"{path}: the JPEG holds {holds}", "export it without compression")
+        _check_packed(path, head, data, syntax == RLE)
     else:
         held = path.stat().st_size - start - (12 if explicit else 8)  # below 0 without pixel data
         if 0 <= held < (expected := get_expected_length(head) // frames * (index + 1)):
@@ -203,6 +190,25 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
     if unused > 0 and syntax in LOSSY:  # which leaves values a little outside
         return np.clip(array, np.iinfo(array.dtype).min >> unused, np.iinfo(array.dtype).max >> unused)
     return array << unused >> unused if unused > 0 else array
+
+
+def _check_packed(path: Path, head: Any, data: bytes, rle: bool) -> None:
+    """Raise DataError where a packed frame holds something else than its header states: decoding then takes memory or
+    time without bound, and GDCM ends the process."""
+    rows, columns, allocated = int(head.Rows), int(head.Columns), int(head.BitsAllocated)
+    samples, stored = int(head.get("SamplesPerPixel") or 1), int(head.get("BitsStored") or allocated)
+    if rle:
+        if len(data) > 2 * rows * columns * samples * max(1, allocated // 8) + 2**16:
+            raise DataError(f"{path}: a frame of {len(data):,} bytes for {columns} x {rows} px", "export it again")
+        return
+    frame = read_stream(data)
+    if frame is None or (frame.width, frame.height) != (columns, rows):
+        holds = "no image" if frame is None else f"{frame.width:,} x {frame.height:,} px"
+        raise DataError(f"{path}: states {columns:,} x {rows:,} px but holds {holds}", "export it again")
+    fits = frame.components == samples and 8 <= frame.bits <= allocated and (allocated > 8 or stored == 8)
+    if data[:2] == JPEG and not fits:
+        holds = f"{frame.components} x {frame.bits} bits for each pixel, the header states {samples} x {stored}"
+        raise DataError(f"{path}: the JPEG holds {holds}", "export it without compression")
 
 
 def _groups(head: Any, index: int, sequence: str) -> Iterator[Any]:

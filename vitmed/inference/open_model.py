@@ -169,17 +169,12 @@ def warn_of_seen(names: Sequence[str], saved: SavedModel) -> None:
 
 
 def paths_of(images: str | Path | Iterable[str | Path]) -> list[str | Path]:
-    """One path, or several, as a list. Raises UsageError for what is no path."""
-    if isinstance(images, str | os.PathLike) or not isinstance(images, Iterable):
-        images = [images]
-    names: Any = list(images)
-    if wrong := [name for name in names if not isinstance(name, str | os.PathLike)]:
-        raise UsageError(f"images: expected paths, found {wrong[0]!r:.100}", "name files, folders or patterns")
-    return names
+    """One path, or several, as a list."""
+    return [images] if isinstance(images, str | Path) else list(images)
 
 
 def list_images(images: str | Path | Iterable[str | Path]) -> list[str]:
-    """List files, images in folders, and matches of patterns. Raises DataError without any; and as `paths_of`."""
+    """List files, images in folders, and matches of patterns. Raises DataError without any."""
     files, names = list[str](), paths_of(images)
     for path in find_named(names):
         refuse_archive(path)

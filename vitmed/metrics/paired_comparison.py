@@ -25,7 +25,7 @@ class ComparisonTest(Frozen):
     statistic: float | None
     p: float | None
     method: str
-    p_holm: float | None = None  # p adjusted for all pairs that were asked; None for a model and its own baseline
+    p_holm: float | None = None  # p adjusted for all pairs of `compare`; None in a report
 
 
 class PairedComparison(Frozen):

@@ -75,9 +75,9 @@ def test_a_flipped_bit_is_noticed_and_its_member_named(read: Callable[[Path], ob
 
 @both
 def test_bombs_are_refused_before_they_take_memory(read: Callable[[Path], object], whole: Path, tmp_path: Path) -> None:
-    packed = rezip(whole, tmp_path / "packed.pt", zipfile.ZIP_DEFLATED, data=bytes(10**7))
+    packed = rezip(whole, tmp_path / "packed.pt", zipfile.ZIP_DEFLATED, data=bytes(10**8))
     assert "its members state" in told(read, packed).problem
-    lists = rezip(whole, tmp_path / "lists.pt", data=b"\x80\x02" + b"]" * 10**6 + b"a" * (10**6 - 1) + b".")
+    lists = rezip(whole, tmp_path / "lists.pt", data=b"\x80\x02" + b"]" * 10**7 + b"a" * (10**7 - 1) + b".")
     assert "nested deeper than 100 levels" in told(read, lists).problem
     lists.unlink()
     deep: list[object] = []
@@ -100,8 +100,8 @@ def test_an_npz_that_states_other_sizes_than_it_has(tmp_path: Path) -> None:
             archive.writestr("cls_token.npy", content)
         assert "states float32" in told(read_weights, tmp_path / "w.npz").problem
     with zipfile.ZipFile(tmp_path / "w.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("cls_token.npy", bytes(12 * 10**7))
-    assert "states 120,000,000 bytes, packed into" in told(read_weights, tmp_path / "w.npz").problem
+        archive.writestr("cls_token.npy", bytes(2 * 10**8))
+    assert "states 200,000,000 bytes, packed into" in told(read_weights, tmp_path / "w.npz").problem
 
 
 def test_a_torchscript_program_is_called_one(tmp_path: Path) -> None:
