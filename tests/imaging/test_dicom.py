@@ -348,6 +348,21 @@ def test_colours_of_more_than_eight_bits_need_a_window(tmp_path: Path, bits: int
         assert np.array_equal(np.asarray(read_image(file)), rgb)
 
 
+@pytest.mark.parametrize("bits", [1, 4, 6])
+def test_colours_of_fewer_than_eight_bits_reach_from_black_to_white(tmp_path: Path, bits: int) -> None:
+    top = 2**bits - 1
+    rgb = np.random.default_rng(0).integers(0, top + 1, (6, 8, 3)).astype(np.uint8)
+    file = write(tmp_path / "a.dcm", rgb, BitsStored=bits)
+    packed = compress(write(tmp_path / "b.dcm", rgb, BitsStored=bits), "RLELossless")
+    for each in (file, packed):
+        assert not read_header(each).needs_window
+        assert np.array_equal(np.asarray(read_image(each)), np.rint(rgb * 255.0 / top))
+    ybr = write(tmp_path / "c.dcm", rgb, BitsStored=bits, PhotometricInterpretation="YBR_FULL")
+    for read in (read_header, read_image):  # its colours would be wrong: the middle of 6 bits is 32, not 128
+        with pytest.raises(DataError, match=rf"c\.dcm: photometric interpretation 'YBR_FULL' with {bits}-bit values"):
+            read(ybr)
+
+
 def test_a_frame_of_several(tmp_path: Path) -> None:
     array = np.stack([RAMP, RAMP + 1, RAMP + 2])
     file = write(tmp_path / "a.dcm", array, frames=3)

@@ -101,6 +101,8 @@ def read(path: Path, frame: int | None) -> RawImage | Image.Image:
         raise DataError(f"{path}: {mode} pixels of shape {array.shape}", "export it as RGB")
     if bits > 8 and array.dtype != np.uint8:
         return RawImage(array, bits)
+    if bits < 8 and mode != "PALETTE COLOR":  # black to white
+        array = np.rint(array * (255 / (2**bits - 1)))
     image = Image.fromarray(array.astype(np.uint8))
     if profile := head.get("ICCProfile"):
         image.info["icc_profile"] = bytes(profile)
@@ -134,11 +136,11 @@ def _head(path: Path, stream: BinaryIO, tags: list[str] | None = None) -> tuple[
         name = name if name.isprintable() else ""  # a damaged length reads on into the name of the patient
         raise DataError(f"{path}: a DICOM file without an image ({name or 'unknown'})", "remove it")
     mode = str(head.get("PhotometricInterpretation", "")).strip().upper()
-    if mode not in (*GREY, "PALETTE COLOR", "RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT"):
-        raise DataError(
-            f"{path}: photometric interpretation {mode[:16]!r}, which vitmed does not read", "export it as RGB"
-        )
     bits = int(head.get("BitsStored") or head.get("BitsAllocated") or 8)
+    ybr = ("YBR_FULL", "YBR_FULL_422") if bits >= 8 else ()  # pydicom takes 128 as the middle of any depth
+    if mode not in (*GREY, "PALETTE COLOR", "RGB", "YBR_ICT", "YBR_RCT", *ybr):
+        what = f"photometric interpretation {mode[:16]!r} with {bits}-bit values, which vitmed does not read"
+        raise DataError(f"{path}: {what}", "export it as RGB")
     return head, mode, bits, max(1, int(head.get("NumberOfFrames") or 1))
 
 
@@ -230,12 +232,9 @@ def _modality(array: np.ndarray, head: Any, index: int) -> np.ndarray:
     if head.get("ModalityLUTSequence"):
         item = head.ModalityLUTSequence[0]
         return _look_up(array, *_table(item.LUTDescriptor, item.LUTData, head)[:2])
-    for group in _groups(head, index, "PixelValueTransformationSequence"):
-        if group.get("RescaleSlope") is not None and group.get("RescaleIntercept") is not None:
-            slope, intercept = float(group.RescaleSlope), float(group.RescaleIntercept)
-            break
-    else:
-        return array
+    groups = _groups(head, index, "PixelValueTransformationSequence")
+    pairs = ((group.get("RescaleSlope"), group.get("RescaleIntercept")) for group in groups)
+    slope, intercept = map(float, next((pair for pair in pairs if None not in pair), (1, 0)))
     if (slope, intercept) == (1, 0):
         return array
     values: np.ndarray = array.astype(np.float64 if array.dtype.itemsize > 2 else np.float32)
