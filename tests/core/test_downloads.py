@@ -35,7 +35,7 @@ from vitmed.core.downloads import is_offline, unconnected
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.messages import listening
 from vitmed.core.run_folder import cache_folder
-from vitmed.models.weights.catalogue import DISTILLED, Entry, fetch, public_weights, weight_path
+from vitmed.models.weights.catalogue import DISTILLED, Entry, entry_of, fetch, public_weights, weight_path
 
 RUN = Callable[..., Answer]
 CONTENT = np.random.default_rng(0).bytes(900_000)
@@ -610,13 +610,28 @@ def test_a_file_of_the_hub(hub: Server, cache: Path) -> None:
     assert "model.pth" not in left(cache)
 
 
+def test_a_mirror_of_the_hub_is_named_where_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for mirror, host in ((None, "huggingface.co"), ("https://mirror.example/", "mirror.example")):
+        if mirror:
+            monkeypatch.setenv("HF_ENDPOINT", mirror)
+        for name, first in (("phikon", ""), ("uni", f"accept the licence at https://{host}/MahmoodLab/UNI, then ")):
+            entry = entry_of(name)
+            address = f"https://{host}/{entry.hub}/resolve/main/{entry.file} elsewhere"
+            with pytest.raises(CheckpointError) as error:
+                fetch(name)
+            assert f"For a machine without one, {first}download {address}" in error.value.fix
+        with pytest.raises(CheckpointError, match=r"download https://huggingface\.co/timm/.* elsewhere"):
+            fetch("timm_vit_tiny_augreg")  # a plain address, which no setting of the hub changes
+
+
 @pytest.mark.slow
 def test_a_gated_repository(hub: Server, cache: Path) -> None:
     pytest.importorskip("huggingface_hub")
     hub.status = [403]
     done = from_hub(hub)
     said = " ".join(done.stderr.split())
-    assert done.returncode == 4 and "accept it at https://huggingface.co/lab/toy, then download" in said, said
+    assert done.returncode == 4 and f"accept it at http://127.0.0.1:{hub.port}/lab/toy, then download" in said, said
     assert hub.url in said and str(cache / "weights" / "toy" / "model.pth") in said and "HF_TOKEN" in said
     assert "Traceback" not in done.stderr
 

@@ -36,8 +36,6 @@ NO = "; nothing of yours is sent. To start from random weights instead: --weight
 BLOCK = 1 << 18  # bytes
 OFFLINE = ("VITMED_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 ROOM = "free some space, or name another disk: VITMED_CACHE=FOLDER"
-
-
 _OFFLINE: ContextVar[bool] = ContextVar("offline", default=False)
 
 
@@ -55,6 +53,11 @@ def is_offline(names: Sequence[str] = OFFLINE) -> bool:
     """Whether a block of `unconnected` or one of these variables, by any but a word for no, forbids connections."""
     values = (os.environ.get(name, "").strip().lower() for name in names)
     return _OFFLINE.get() or any(value not in ("", "0", "false", "no", "off") for value in values)
+
+
+def hub_address() -> str:
+    """The Hugging Face hub, or the mirror of it that `huggingface_hub` asks."""
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
 
 class Source(NamedTuple):
@@ -77,7 +80,7 @@ class Source(NamedTuple):
     @property
     def first(self) -> str:
         """What to do before the download of a gated file: the page to visit."""
-        return f"accept the licence at https://huggingface.co/{self.hub}, then " if self.gated else ""
+        return f"accept the licence at {hub_address()}/{self.hub}, then " if self.gated else ""
 
     def check_size(self, size: int, what: str, fix: str) -> None:
         """Raise `error` if the number of bytes is wrong for this file, as for a login page."""
@@ -110,8 +113,7 @@ def fetch_file(source: Source, path: Path, non_commercial: bool = False, unasked
             fix = f"with a network: {source.again}. For a machine without one, {elsewhere}"
             raise source.error(f"{source.name} is not on this machine: {path} is missing", fix)
         unchecked = "; only its size can be checked, to 10 %" if source.size else "; nothing of it can be checked"
-        mark = "" if source.checksum or source.hub else unchecked
-        mark += NO if unasked else ""
+        mark = unchecked * (not source.checksum and not source.hub) + NO * unasked
         size = megabytes(source.size) if source.size else "a file"
         show(f"fetching {source.name}: {size} from {source.url}, licence {source.licence}{mark}")
         if non_commercial:
@@ -172,8 +174,7 @@ def _from_address(source: Source, path: Path, part: Path) -> None:
                 return _stream(source, part, advance)
             except _Cut as cut:
                 have = part.stat().st_size if source.checksum and part.is_file() else 0  # that the next try keeps
-                failures = 1 if have > best else failures + 1
-                best = max(best, have)
+                failures, best = 1 if have > best else failures + 1, max(best, have)
                 if failures >= TRIES:
                     problem = f"{source.url}: {cut}; {failures} tries without new data, {have / 1e6:,.1f} MB are here"
                     goes_on = "continues from there" if source.checksum else "begins anew"
@@ -292,8 +293,8 @@ def _from_hub(source: Source, path: Path) -> tuple[Path, str | None]:
         part = Path(hub.hf_hub_download(source.hub, source.file, revision=about.commit_hash, local_dir=folder))
     except GatedRepoError:
         problem = f"{source.name}: you must accept the licence of {source.hub} ({source.licence}) on the "
-        fix = f"accept it at https://huggingface.co/{source.hub}, then download {source.url} and put it at {path}; "
-        fix += "or make a token at https://huggingface.co/settings/tokens, and set HF_TOKEN to it"
+        fix = f"accept it at {hub_address()}/{source.hub}, then download {source.url} and put it at {path}; "
+        fix += f"or make a token at {hub_address()}/settings/tokens, and set HF_TOKEN to it"
         raise source.error(problem + "Hugging Face hub", fix) from None
     except UsageError:
         raise
@@ -306,8 +307,7 @@ def _from_hub(source: Source, path: Path) -> tuple[Path, str | None]:
 
 def check_room(folder: Path, size: int, fix: str = ROOM) -> None:
     """Raise UsageError if `size` more bytes do not fit on the disk of `folder`."""
-    free = shutil.disk_usage(folder).free
-    if free < size:
+    if (free := shutil.disk_usage(folder).free) < size:
         raise UsageError(f"{folder}: {megabytes(size)} are needed, {megabytes(free)} are free", fix)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from vitmed.core.downloads import Source, fetch_file
+from vitmed.core.downloads import Source, fetch_file, hub_address
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import json_of
 from vitmed.core.run_folder import RunFolder, cache_folder
@@ -101,9 +101,9 @@ def fetch(name: str, folder: str | Path | None = None, unasked: bool = False) ->
     entry = entry_of(name)
     checksum = f"sha256:{entry.sha256}" if entry.sha256 else None
     again = f"vitmed weights fetch {name}" + (f" --to {folder}" if folder else "")
-    source = Source(
-        name, entry.url, entry.size, checksum, entry.licence, again, CheckpointError, entry.hub, entry.gated
-    )
+    url = entry.url.replace("https://huggingface.co", hub_address()) if entry.hub else entry.url
+    about = entry.licence, again, CheckpointError, entry.hub, entry.gated
+    source = Source(name, url, entry.size, checksum, *about)
     return fetch_file(source, weight_path(name, folder), forbids_commerce(entry.licence), unasked)
 
 
@@ -259,6 +259,6 @@ def public_weights() -> dict[str, Entry]:
             fields["mean"], fields["std"] = map(tuple, about["norms"][norm])
             fields["seen"] = tuple(fields.get("seen", ()))
             entry = Entry(hub=hub, **fields)
-            stated = "commercial" in fields
-            entries[name] = entry if stated else entry._replace(commercial=not forbids_commerce(entry.licence))
+            free = fields.get("commercial", not forbids_commerce(entry.licence))
+            entries[name] = entry._replace(commercial=free)
     return entries
