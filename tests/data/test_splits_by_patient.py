@@ -251,6 +251,22 @@ def test_resplit_keeps_copies_together_where_patients_are_unknown(tmp_path: Path
     assert not (train & test or train & val or val & test) and len(train | val | test) == 40
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_copies_in_two_sites_are_not_said_to_be_in_one_split(tmp_path: Path, apart: bool) -> None:
+    root, table = files(tmp_path / "cells", [f"{i}.png" for i in range(96)]), tmp_path / "labels.csv"
+    rows = [f"{i}.png,{'ab'[i % 2]},{['north', 'south'][i // 2 % 2 if apart else i // 48]}" for i in range(96)]
+    table.write_text("\n".join(["path,label,hospital", *rows]))
+    for i in range(96):
+        (root / f"{i}.png").write_text(f"{i // 4}:{i % 2}")  # 0 and 2, 1 and 3, 4 and 6, ...
+    splits = split(root, labels=str(table), sites="hospital")
+    train, val, test = ({(root / s.path).read_text() for s in part} for part in splits.samples.values())
+    assert not train & val and bool((train | val) & test) == apart
+    (note,) = [note for note in splits.notes if "copies" in note]
+    kept = "48 images are byte for byte copies of another; copies are kept in one split"
+    other = ", but not those with different values of hospital, since each value is a fold"
+    assert note == kept + other * apart
+
+
 def test_a_guess_is_shown_and_used_only_when_confirmed(cells: Path, tmp_path: Path) -> None:
     splits = split(cells)
     assert splits.guess is not None and splits.guess.patients == 20 and not splits.grouped

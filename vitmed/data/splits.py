@@ -94,7 +94,7 @@ def pretraining_splits(config: PretrainDataConfig) -> tuple[Splits, int]:
         if "val" in folders:
             made["val"] = f"folder {folders['val'].name}/"
         else:
-            images = with_copies(images, False, config.cache)
+            images = with_copies(images, False, config)
             share = config.val_fraction
             parts["val"], parts["train"] = split_off(images, parts["train"], share, config.split_seed, "val")
             made["val"] = f"{share:.0%} split off by {images.unit}, seed {config.split_seed}"
@@ -138,7 +138,7 @@ def _listed(config: DataConfig, ordinal: Sequence[str]) -> Splits:
             where = "" if part == ALL else f" in the {part} split"
             problem = f"{_place(images, part, label)}: {noun} {images.classes[label]!r} has no image{where}"
             raise DataError(problem, f"add images of a type that vitmed reads, or remove the {noun} everywhere")
-    images = with_copies(images, {"test", "val"} <= set(images.samples) and not config.divided, config.cache)
+    images = with_copies(images, {"test", "val"} <= set(images.samples) and not config.divided, config)
     if images.target.kind == "findings":
         images = without_rarest(without_unlearnable(images, config), config)
     return images
@@ -171,18 +171,24 @@ def checked(images: Splits, parts: dict[str, Samples], made: dict[str, str], con
     raise DataError(f"{images.source}: {count}:\n{lines_of(names, NAMED)}", "; or ".join(ways))
 
 
-def with_copies(images: Splits, ready: bool, cache: bool) -> Splits:
-    """Add copies if they matter: patients are unknown, and a split is still missing."""
+def with_copies(images: Splits, ready: bool, config: DataConfig) -> Splits:
+    """Add copies if they matter: patients are unknown, and a split is still missing. Errors: as `_site_cells`."""
     if ready or images.patients:
         return images
     paths = [sample.path for sample in images.every]
-    first = first_copies(images.root, paths, ImageCache(keep=cache, warns=False)).tolist()
+    first = first_copies(images.root, paths, ImageCache(keep=config.cache, warns=False)).tolist()
     if not (copies := sum(i != k for k, i in enumerate(first))):
         return images
     are = counted_doing(copies, "image", "is a byte for byte copy", "are byte for byte copies") + " of another; copies"
     where = " in train" * (ALL not in images.samples)  # the others stay where the folders or the table put them
     first_of = {path: paths[i] for path, i in zip(paths, first, strict=True)}
-    return replace(images, copies=first_of, notes=(*images.notes, f"{are}{where} are kept in one split"))
+    note = f"{are}{where} are kept in one split"
+    if config.sites is not None:
+        part = images.samples.get("train") or images.samples[ALL]
+        places = set(zip((first_of[sample.path] for sample in part), _site_cells(images, part, config), strict=True))
+        if len(places) > len(dict(places)):  # copies in two of them
+            note += f", but not those with different values of {config.sites}, since each value is a fold"
+    return replace(images, copies=first_of, notes=(*images.notes, note))
 
 
 def _split(images: Splits, config: DataConfig) -> tuple[dict[str, Samples], dict[str, str]]:
@@ -305,10 +311,9 @@ def without_unlearnable(images: Splits, config: DataConfig) -> Splits:
         images = with_findings(images, ~useless)
     if not (gone := [name for name in given if name not in images.classes]):
         return images
-    where = "every fold" if config.divided else "the training images"
+    of = "every fold" if config.divided else "the training images"
     names = f"{listed(gone)} {'is' if len(gone) == 1 else 'are'}"
-    note = f"{names} left out: {where} must have images with and without a finding"
-    return replace(images, notes=(*images.notes, note))
+    return replace(images, notes=(*images.notes, f"{names} left out: {of} must have images with and without a finding"))
 
 
 def without_rarest(images: Splits, config: DataConfig) -> Splits:
@@ -404,8 +409,7 @@ def split_off(images: Splits, samples: Samples, fraction: float, seed: int, name
         findings = targets_in(samples) if images.target.kind == "findings" else None
         taken = share_by_kind(labels, findings, codes, fraction, seed)
         if not taken.any() or taken.all():
-            has = counted(len(samples), "image")
-            raise DataError(f"{images.source}: {has} are too few to split off {name}", "add images")
+            raise DataError(f"{images.source}: {len(samples):,} images are too few to split off {name}", "add images")
     elif images.patients:
         taken = patient_share(labels, codes, fraction, seed)
     else:
@@ -444,8 +448,7 @@ def stratified_sample(images: Splits, samples: Samples, size: int, seed: int) ->
     while counts.sum() > max(size, classes):
         counts[np.argmax(np.where(counts > 1, counts - share, -np.inf))] -= 1
     keep = [rng.permutation(np.flatnonzero(labels == k))[: counts[k]] for k in range(classes)]
-    chosen = np.zeros(len(labels), dtype=bool)
-    chosen[np.concatenate(keep)] = True
+    chosen = np.isin(np.arange(len(labels)), np.concatenate(keep))
     for column in targets_in(samples).T if images.target.kind == "findings" else ():
         for value in (1, 0):
             has = np.flatnonzero(column == value)
@@ -559,8 +562,7 @@ def balanced_parts(
         order = np.concatenate([order[kept[order]], order[~kept[order]]])
     held = [[0] * parts for _ in range(types)]
     equal, per_share = bool(np.all(shares == shares[0])), (1 / shares).tolist()
-    room = (shares * len(codes)).tolist()
-    number = np.empty(len(size), dtype=np.int64)
+    room, number = (shares * len(codes)).tolist(), np.empty(len(size), dtype=np.int64)
     for patient in order.tolist():
         cells = range(begin[patient], begin[patient + 1])
         added = [0.0] * parts
@@ -584,8 +586,7 @@ def kinds_of(labels: np.ndarray, targets: np.ndarray | None) -> tuple[np.ndarray
 
     `labels` (S,) are strata; `targets` of findings (S, F), else None.
     """
-    every = np.arange(len(labels))
-    rows, kinds = every, labels
+    rows, kinds = (every := np.arange(len(labels))), labels
     if targets is not None:
         present = targets == 1
         rows, kinds = np.nonzero(np.column_stack([present, ~present.any(axis=1)]))
@@ -599,8 +600,7 @@ def share_by_kind(
 
     The rest keeps an image with and one without every finding, where there are such.
     """
-    size = np.bincount(codes)
-    findings = () if targets is None else targets.T
+    size, findings = np.bincount(codes), () if targets is None else targets.T
     holders = [np.unique(codes[column == value]) for column in findings for value in (1, 0)]
     kept = np.isin(np.arange(len(size)), [patients[0] for patients in holders if len(patients) == 1])
     part = balanced_parts(codes, kinds_of(labels, targets), np.array([fraction, 1 - fraction]), seed, kept=kept)
