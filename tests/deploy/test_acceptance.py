@@ -159,6 +159,26 @@ def test_the_command_and_the_page(tables: tuple[Path, Path], tmp_path: Path, vit
         ("criteria: [{metric: auroc, worse_by_less_than: 5}]", "auroc is at most 1, and the limit is 5"),
         ("criteria: [{metric: sensitivity, of: sick, at_most: 90}]", "sensitivity is at most 1, and the limit is 90"),
         ("criteria: [", "line 1"),
+        ("criteria: [{metric: auroc, at_least: '0.9'}]", "criteria.1.at_least: expected a number, found '0.9'"),
+        ("criteria: [{metric: auroc, at_least: high}]", "criteria.1.at_least: expected a number, found 'high'"),
+        ("criteria: [{metric: auroc, at_least: one}]", "at_least: Input should be a valid number, unable to parse"),
+        ("criteria: [{metric: auroc, at_least: '0,9e0'}]", "as a number, found '0,9e0'"),
+        ("criteria: [{metric: auroc, at_least: [0.9]}]", "at_least: Input should be a valid number, found [0.9]"),
+        ("criteria: [{metric: auroc, at_least: .nan}]", "at_least: Input should be a finite number, found nan"),
+        ("criteria: [{metric: auroc, at_most: .inf}]", "at_most: Input should be a finite number, found inf"),
+        ("criteria: [{metric: auroc, at_least: 1e999}]", "at_least: Input should be a finite number, found '1e999'"),
+        (f"criteria: [{{metric: auroc, at_least: {10**400}}}]", "criteria.1.at_least: "),
+        ("criteria: [{metric: auroc, worse_by_less_than: 0}]", "Input should be greater than 0, found 0"),
+        ("criteria: [{metric: auroc, at_least: 0.7}, {at_least: 0.9}]", "criteria.2.metric: Field required, found {"),
+        ("criteria: [{metric: auroc, at_least: null}]", "at_least, at_most and worse_by_less_than, found 0"),
+        ("title: spring", "criteria: Field required, found {'title': 'spring'}"),
+        ("", "criteria: Input should be a valid dictionary, found None"),
+        ("criteria: [auroc]", "criteria.1: Input should be a valid dictionary, found 'auroc'"),
+        ("criteria: [{metric: auroc, at_least: 90}]", "criteria.1: at_least: auroc is at most 1, and the limit is 90"),
+        ("criteria: [{metric: auroc, at_least: -0.1}]", "at_least: auroc is at least 0, and the limit is -0.1"),
+        ("criteria: [{metric: mcc, at_least: -2}]", "at_least: mcc is at least -1, and the limit is -2"),
+        ("criteria: [{metric: log_loss, at_most: -1}]", "at_most: log_loss is at least 0, and the limit is -1"),
+        ("criteria: [{metric: brier, at_most: 20}]", "at_most: brier is at most 1, and the limit is 20"),
     ],
 )
 def test_bad_criteria(
@@ -169,8 +189,41 @@ def test_bad_criteria(
     with pytest.raises(UsageError) as error:
         package.compare(*tables, accept=tmp_path / "criteria.yaml", output=tmp_path / "out")
     assert problem in str(error.value) and not (tmp_path / "out").exists()
+    assert error.value.problem.startswith(f"{tmp_path / 'criteria.yaml'}: ") and "\n" not in error.value.problem
+    assert len(error.value.problem) < 400 and "pydantic" not in str(error.value)
     names = re.findall(r"\w+", str(error.value).partition("expected one of: ")[2].partition("\n")[0])
     assert len(names) == len(set(names))
+
+
+def test_limits_that_are_rare_but_right(tables: tuple[Path, Path]) -> None:
+    """PyYAML takes 1e-2 for a text; a correlation may be negative; an end of the scale is a limit."""
+    (tables[0].parent / "criteria.yaml").write_text("criteria: [{metric: auroc, worse_by_less_than: 5e-1}]")
+    assert package.compare(*tables, accept=tables[0].parent / "criteria.yaml").acceptance is not None
+    asked = [{"metric": "mcc", "at_least": -0.5}, {"metric": "auroc", "at_least": 1}, {"metric": "brier", "at_most": 1}]
+    assert states(tables, *asked) == ["met", "not met", "met"]
+
+
+def test_the_ends_of_the_numbers(tmp_path: Path) -> None:
+    """R2, bias and log score have no lower end; R2 and correlations end at 1, distances nowhere."""
+    file = tmp_path / "criteria.yaml"
+    header = "path,label,raw_location,raw_log_scale,target_centre,target_spread,target_name"
+    for name in ("new", "old"):
+        rows = [f"{i}.png,{20 + i},{20 + i + i % 3},0,0,1,number" for i in range(30)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *rows]))
+    tables = tmp_path / "new.csv", tmp_path / "old.csv"
+    right = ["{metric: r2, at_least: -3}", "{metric: r2, worse_by_less_than: 2}", "{metric: bias, at_least: -3}"]
+    right += ["{metric: bias, at_most: 5}", "{metric: mae, at_most: 20}", "{metric: log_score, at_most: 90}"]
+    file.write_text(f"criteria: [{', '.join(right)}]")
+    assert package.compare(*tables, accept=file).acceptance is not None
+    for wrong, why in (
+        ("{metric: r2, at_least: 1.5}", "r2 is at most 1, and the limit is 1.5"),
+        ("{metric: pearson, at_least: -1.5}", "pearson is at least -1, and the limit is -1.5"),
+        ("{metric: mae, at_most: -3}", "mae is at least 0, and the limit is -3"),
+        ("{metric: coverage, at_least: 95}", "coverage is at most 1, and the limit is 95"),
+    ):
+        file.write_text(f"criteria: [{wrong}]")
+        with pytest.raises(UsageError, match=why):
+            package.compare(*tables, accept=file)
 
 
 def test_the_report_of_either_model_says_that_classes_are_grades(tmp_path: Path) -> None:

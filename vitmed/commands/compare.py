@@ -57,8 +57,8 @@ def compare(
     folder = None if output is None else output_folder(output, Path(output), *data_of_runs(paths))
     stated = None if accept is None else read_criteria(Path(accept))
     read = read_all(paths)
-    if stated is not None:
-        check_criteria(stated, read)
+    if accept is not None and stated is not None:
+        check_criteria(Path(accept), stated, read)
     models, notes = align(read)
     said = defaultdict[str, list[str]](list)
     for model in read:

@@ -31,6 +31,9 @@ from vitmed.studies.comparison import Model
 
 State = Literal["met", "not met", "not shown"]
 UNKNOWN = Estimate(value=None, low=None, high=None)
+LIMITS = ("at_least", "at_most", "worse_by_less_than")
+LOWEST = dict.fromkeys(("mcc", "cohen_kappa", "quadratic_kappa", "linear_kappa", "ccc", "pearson"), -1.0)
+LOWEST |= dict.fromkeys(("r2", "bias", "log_score"), -np.inf)  # of others 0
 
 
 def read_criteria(file: Path) -> Criteria:
@@ -42,44 +45,54 @@ def read_criteria(file: Path) -> Criteria:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
-        problem = f"{file}: {place or 'criteria'}: {first['msg']}"
+        found = "" if first["type"] == "value_error" else f", found {first['input']!r:.80}"
+        message = first["msg"].removeprefix("Value error, ").partition(" or instance")[0]
+        problem = f"{file}: {place or 'criteria'}: {message}{found}"
         raise UsageError(problem, "write it as docs/acceptance.md shows") from None
     criteria._sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     return criteria
 
 
-def check_criteria(criteria: Criteria, models: Sequence[Model]) -> None:
-    """Before the long work, raise UsageError for a criterion that cannot be applied to these models, as they were read,
-    the new one first."""
-    new = models[0].predictions
-    kind = TARGETS[models[0].kind]
-    of_class = [] if new.kind == "number" else [name for name in ClassNumbers.model_fields if name != "n"]
-    metrics = dict.fromkeys([*kind.metrics, *of_class])
-    for criterion in criteria.criteria:
-        if criterion.metric not in metrics:
-            raise unknown_key("metric", criterion.metric, metrics, " in the criteria")
-        if criterion.of is not None and (not of_class or criterion.of not in new.classes):
-            raise unknown_key("class", criterion.of, new.classes, f" in the criterion of {criterion.metric}")
-        if criterion.of is not None and criterion.metric not in of_class:
-            raise UsageError(f"{criterion.metric} is not a number of one class", f"take out of: {criterion.of}")
-        if class_of(criterion, new) is None and criterion.metric not in kind.metrics:
-            raise UsageError(f"the criterion of {criterion.metric} names no class", f"of: {new.classes[0]}")
-        share = criterion.metric in of_class or kind.metrics[criterion.metric].higher_is_better
-        if share and of_class and criterion.limit > 1:
-            limit = f"the limit is {criterion.limit:g}"
-            problem = f"{criterion.metric} is at most 1, and {limit}: the criterion can show nothing"
-            raise UsageError(problem, "write a smaller limit, such as 0.05")
-        ranks = criterion.metric not in kind.metrics or kind.metrics[criterion.metric].ranks
-        if ranks and (criterion.at_most if share else criterion.at_least) is not None:
-            problem = f"the criterion of {criterion.metric} limits it on the better side"
-            raise UsageError(problem, f"{'at_least' if share else 'at_most'}: LIMIT")
-        if criterion.in_each is not None:
-            check_columns([criterion.in_each], new.columns, "in_each:")
-        if criterion.worse_by_less_than is not None and not ranks:
-            problem = f"{criterion.metric} compares no models: more of it is neither better nor worse"
-            raise UsageError(problem, "at_least: LIMIT and at_most: LIMIT")
-        if criterion.worse_by_less_than is not None and class_of(criterion, new) is not None:
-            _gap(criterion, (models[0], models[0]))  # raises if there is no such difference of a class
+def check_criteria(file: Path, criteria: Criteria, models: Sequence[Model]) -> None:
+    """Before the long work, raise UsageError for a criterion in the file that cannot be applied to these models, as
+    they were read, the new one first."""
+    for number, criterion in enumerate(criteria.criteria, 1):
+        try:
+            _check(criterion, models)
+        except UsageError as error:
+            raise UsageError(f"{file}: criteria.{number}: {error.problem}", error.fix) from None
+
+
+def _check(criterion: Criterion, models: Sequence[Model]) -> None:
+    new, kind = models[0].predictions, TARGETS[models[0].kind]
+    name, margin = criterion.metric, criterion.worse_by_less_than
+    of_class = [field for field in ClassNumbers.model_fields if field != "n" and new.kind != "number"]
+    ((key, limit),) = criterion.limits.items()
+    if name not in (metrics := dict.fromkeys([*kind.metrics, *of_class])):
+        raise unknown_key("metric", name, metrics, " in the criteria")
+    if criterion.of is not None and (not of_class or criterion.of not in new.classes):
+        raise unknown_key("class", criterion.of, new.classes, f" in the criterion of {name}")
+    if criterion.of is not None and name not in of_class:
+        raise UsageError(f"{name} is not a number of one class", f"take out of: {criterion.of}")
+    if class_of(criterion, new) is None and name not in kind.metrics:
+        raise UsageError(f"the criterion of {name} names no class", f"of: {new.classes[0]}")
+    share, ranks = (known.higher_is_better, known.ranks) if (known := kind.metrics.get(name)) else (True, True)
+    ends = {"brier": 1 + (len(new.classes) > 2 and models[0].kind != "findings"), "hamming_loss": 1.0, "coverage": 1.0}
+    low, high = LOWEST.get(name, 0.0), ends.get(name, 1.0 if share and ranks else np.inf)
+    if limit < low or (limit > high and (margin is None or low > -np.inf)):
+        end, other = (f"at most {high:g}", "smaller") if limit > high else (f"at least {low:g}", "larger")
+        problem = f"{key}: {name} is {end}, and the limit is {limit:g}: the criterion can show nothing"
+        raise UsageError(problem, f"write a {other} limit, such as {0.8 if key == 'at_least' else 0.05}")
+    if ranks and (criterion.at_most if share else criterion.at_least) is not None:
+        problem = f"{key}: the criterion of {name} limits it on the better side"
+        raise UsageError(problem, f"{'at_least' if share else 'at_most'}: LIMIT")
+    if criterion.in_each is not None:
+        check_columns([criterion.in_each], new.columns, "in_each:")
+    if margin is not None and not ranks:
+        problem = f"{name} compares no models: more of it is neither better nor worse"
+        raise UsageError(problem, "at_least: LIMIT and at_most: LIMIT")
+    if margin is not None and class_of(criterion, new) is not None:
+        _gap(criterion, (models[0], models[0]))  # raises if there is no such difference of a class
 
 
 def judge(criteria: Criteria, read: Sequence[Model], models: Sequence[Model]) -> Acceptance:
@@ -108,14 +121,8 @@ def judge(criteria: Criteria, read: Sequence[Model], models: Sequence[Model]) ->
         facts = model.known
         given = {} if facts is None else {"run": facts.run, "weights": facts.weights_hash, "evaluated": facts.created}
         described.append({"name": model.name} | {key: value for key, value in given.items() if value})
-    return Acceptance(
-        title=criteria.title,
-        criteria_sha256=criteria._sha256,
-        created=now(),
-        images=len(new),
-        models=described,
-        judged=judged,
-    )
+    title, sha = criteria.title, criteria._sha256
+    return Acceptance(title=title, criteria_sha256=sha, created=now(), images=len(new), models=described, judged=judged)
 
 
 def class_of(criterion: Criterion, predictions: Predictions) -> str | None:
@@ -145,8 +152,7 @@ def _gap(criterion: Criterion, models: Sequence[Model]) -> Estimate:
             [each[:, model.classes.index(of)] for each in model.outcomes] for model in (new, old)
         )
         positive = name == "sensitivity"
-        counted = known & (truth == positive)
-        gap, _ = share_difference(called == positive, other == positive, counted, Units(new.units))
+        gap, _ = share_difference(called == positive, other == positive, known & (truth == positive), Units(new.units))
         return of_share(replace(gap, low=0.0, high=0.0) if new.same_as(old) else gap)
     numbers = TARGETS[models[0].kind].numbers
     gaps: Mapping[str, Mapping[str, Estimate]] = numbers(new).class_gaps(numbers(old))
@@ -159,7 +165,8 @@ def _gap(criterion: Criterion, models: Sequence[Model]) -> Estimate:
 
 def _judged(criterion: Criterion, where: str, found: Estimate, why: str = "") -> Judged:
     """A criterion is met, not met, or not shown: the number is good enough, but its interval is not."""
-    limit, above, strict = criterion.limit, criterion.at_most is None, criterion.worse_by_less_than is not None
+    ((key, limit),) = criterion.limits.items()
+    above, strict = key != "at_most", key == "worse_by_less_than"
     if strict:
         metric = ALL_METRICS.get(criterion.metric)
         above = metric is None or metric.higher_is_better
@@ -181,23 +188,22 @@ class Criterion(Frozen):
     of: str | None = None  # a class or finding
     at_least: float | None = None
     at_most: float | None = None
-    # the margin of non-inferiority against the second model
-    worse_by_less_than: float | None = Field(None, gt=0)
+    worse_by_less_than: float | None = Field(None, gt=0)  # the margin of non-inferiority against the second model
     in_each: str | None = None  # a column of the table; each of its strata must meet the criterion
     by: Literal["interval", "estimate"] = "interval"  # whether the interval must show it, or the number alone
     why: str = ""  # where the limit comes from
 
     @property
     def limits(self) -> dict[str, float]:
-        """Its words -> the number in the criterion."""
-        given = {"at least": self.at_least, "at most": self.at_most, "worse by less than": self.worse_by_less_than}
-        return {words: limit for words, limit in given.items() if limit is not None}
+        """Its key -> the number in the criterion."""
+        return {key: self[key] for key in LIMITS if self[key] is not None}
 
-    @field_validator("at_least", "at_most", "worse_by_less_than", mode="before")
+    @field_validator(*LIMITS, mode="before")
     @classmethod
     def _number(cls, value: object) -> object:
-        if isinstance(value, bool):
-            raise ValueError("expected a number, found true or false")
+        if isinstance(value, bool) or (isinstance(value, str) and "e" not in value.lower()):  # PyYAML: 1e-2 is text
+            found = "true or false" if isinstance(value, bool) else f"{value!r:.80}"
+            raise ValueError(f"expected a number, found {found}")
         return value
 
     @model_validator(mode="after")
@@ -209,15 +215,11 @@ class Criterion(Frozen):
         return self
 
     @property
-    def limit(self) -> float:
-        return next(iter(self.limits.values()))
-
-    @property
     def text(self) -> str:
         """`sensitivity of sick at least 0.9 in each site`"""
         name = self.metric.replace("_", " ") + (f" of {self.of}" if self.of else "")
-        words, where = next(iter(self.limits)), f" in each {self.in_each}" if self.in_each else ""
-        return f"{name} {words} {self.limit:g}{where}{' (the number alone)' if self.by == 'estimate' else ''}"
+        ((key, limit),), where = self.limits.items(), f" in each {self.in_each}" if self.in_each else ""
+        return f"{name} {key.replace('_', ' ')} {limit:g}{where}{' (the number alone)' * (self.by == 'estimate')}"
 
 
 class Criteria(Frozen):
@@ -256,10 +258,8 @@ class Acceptance(Frozen):
     def verdict(self) -> str:
         """`not accepted: sensitivity of sick at least 0.9 is not shown`"""
         open_ = [entry for entry in self.judged if entry.state != "met"]
-        if not open_:
-            return "accepted: every criterion is met"
         names = [f"{e.criterion.text}{f', {e.where}' if e.where else ''} is {e.state}" for e in open_]
-        return f"not accepted: {'; '.join(names)}"
+        return f"not accepted: {'; '.join(names)}" if names else "accepted: every criterion is met"
 
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | {"accepted": self.accepted}
