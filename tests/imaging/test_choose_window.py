@@ -21,7 +21,7 @@ from vitmed.core.config import Config, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import load_config
 from vitmed.imaging.choose_window import choose_window as choose
-from vitmed.imaging.decode import read_image
+from vitmed.imaging.decode import read_header, read_image
 from vitmed.imaging.file_record import examine
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
@@ -263,6 +263,24 @@ def test_dicom_with_windows_of_their_own(tmp_path: Path) -> None:
     assert isinstance(choose(paths, "percentiles").window, tuple)
     paths.append(write(tmp_path / "without.dcm", RAMP))
     assert isinstance(choose(paths).window, tuple)
+
+
+def test_the_windows_are_those_of_the_frame(tmp_path: Path) -> None:
+    """Functional groups (PS3.3, C.7.6.16): frame 0 has no window, 1 has one, 2 has two."""
+    from dicom_files import RAMP, write
+    from pydicom.dataset import Dataset
+
+    frames = [Dataset() for _ in range(3)]
+    for count, item in enumerate(frames[1:], 1):
+        window = Dataset()
+        window.WindowCenter, window.WindowWidth = ["2000"] * count, ["4000"] * count
+        item.FrameVOILUTSequence = [window]
+    groups = {"PerFrameFunctionalGroupsSequence": frames}
+    paths = [write(tmp_path / f"{i}.dcm", np.stack([RAMP] * 3), frames=3, **groups) for i in range(2)]
+    assert [read_header(paths[0], frame).windows for frame in (None, 0, 1, 2)] == [0, 0, 1, 2]
+    assert isinstance(choose(paths, frame=0).window, tuple)
+    assert choose(paths, frame=1).window == "dicom" and "several" not in choose(paths, frame=1).notes[0]
+    assert choose(paths, frame=2).window == "dicom" and "2 files have several" in choose(paths, frame=2).notes[0]
 
 
 def test_padding_is_left_out(tmp_path: Path) -> None:

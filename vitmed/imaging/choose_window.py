@@ -49,7 +49,7 @@ def choose_window(
     looked = dict[Path, ImageHeader | bool]()
     with bar(f"looking at {of}") as advance:
         for done, path in enumerate(paths, 1):
-            looked[path] = _header_if_windowed(path)
+            looked[path] = _header_if_windowed(path, frame)
             advance(done, len(paths))
     headers = {path: header for path, header in looked.items() if isinstance(header, ImageHeader)}
     eight_bit = sum(header is True for header in looked.values())
@@ -106,7 +106,7 @@ def _percentiles(sample: np.ndarray) -> tuple[float, float]:
     return low, high if high > low else low + 1
 
 
-def _header_if_windowed(path: Path) -> ImageHeader | bool:
+def _header_if_windowed(path: Path, frame: int | None) -> ImageHeader | bool:
     """The header of an image that needs a window; else True for an 8-bit image, False for an unreadable file."""
     suffix = path.suffix.lower()
     if suffix in EIGHT_BIT:
@@ -118,7 +118,7 @@ def _header_if_windowed(path: Path) -> ImageHeader | bool:
                 head = stream.read(25)
             if head.startswith(PNG) and len(head) == 25 and head[24] <= 8:
                 return True
-        header = read_header(path)
+        header = read_header(path, frame)
     except (DataError, OSError):
         return False
     return header if header.needs_window else True

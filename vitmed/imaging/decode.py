@@ -72,12 +72,11 @@ def decode(path: str | Path, frame: int | None = None) -> RawImage | Image.Image
         return image
 
 
-def read_header(path: str | Path) -> ImageHeader:
-    """Format, size and depth, read without decoding a pixel. Raises DataError if the file is not an image."""
+def read_header(path: str | Path, frame: int | None = None) -> ImageHeader:
+    """Format, size, depth and the windows of the frame, without decoding a pixel. DataError if it is not an image."""
     path = Path(path)
     with _as_data_error(path):
-        header: ImageHeader = _reader(path).read_header(path)
-        return header
+        return dicom.read_header(path, frame) if _reader(path) is dicom else rasters.read_header(path)
 
 
 def is_image(path: str | os.PathLike[str]) -> bool:

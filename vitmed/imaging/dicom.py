@@ -53,12 +53,12 @@ def has_magic(head: bytes) -> bool:
 
 
 @QUIET
-def read_header(path: Path) -> ImageHeader:
-    """The header of a DICOM file. Raises DataError; UsageError without pydicom."""
+def read_header(path: Path, frame: int | None = None) -> ImageHeader:
+    """The header of a DICOM file, with the windows of the frame. Raises DataError; UsageError without pydicom."""
     with _open(path) as stream:
         head, mode, bits, frames = _head(path, stream, list(HEAD))
     deep = mode in GREY or (bits > 8 and mode != "PALETTE COLOR")
-    windows = len(list(_windows(head, 0))) if mode in GREY else 0
+    windows = len(list(_windows(head, frame or 0))) if mode in GREY else 0
     return ImageHeader("DICOM", mode, bits, int(head.Columns), int(head.Rows), frames, 1, deep, windows)
 
 

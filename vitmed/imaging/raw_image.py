@@ -33,7 +33,7 @@ class ImageHeader:
     frames: int  # the number of pages or frames
     orientation: int  # the EXIF tag, 1 to 8; 1 if there is none
     needs_window: bool = False  # whether values have more than 8 bits, a sign or a fraction, or are of a grey DICOM
-    windows: int = 0  # how many a DICOM file stores
+    windows: int = 0  # how many a DICOM file stores for the frame
 
 
 @dataclass(frozen=True)
