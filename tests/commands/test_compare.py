@@ -508,8 +508,8 @@ def test_findings_are_compared_as_a_whole_and_one_by_one(tmp_path: Path, vitmed:
 
 
 def test_findings_at_another_point_are_compared_by_the_side_of_0_5_and_areas_need_none(tmp_path: Path) -> None:
-    config = EvaluateConfig(target_sensitivity=0.9, report=False, resamples=20)
-    for name, settings in (("a", config), ("b", EvaluateConfig(report=False, resamples=20))):
+    config = EvaluateConfig(target_sensitivity=0.9, report=False)
+    for name, settings in (("a", config), ("b", EvaluateConfig(report=False))):
         policy = choose_policy(draw_findings(2.0), settings)
         predictions = policy.apply(draw_findings(1.0 if name == "a" else 1.5))
         Report.of(predictions, Origin(title=name), settings, Extra(policy=policy)).write(tmp_path / name)

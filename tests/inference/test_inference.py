@@ -137,7 +137,8 @@ def test_views_average_the_logits_of_flipped_and_turned_pixels(stem: str) -> Non
     "side, patch, width, views",
     [
         (16, 8, 16, "one"), (16, 8, 16, "all"), (32, 16, 192, "one"),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((32, 16, 192, "all"), (32, 4, 48, "all"))),
+        pytest.param(32, 16, 192, "all", marks=pytest.mark.slow),
+        pytest.param(32, 4, 48, "one", marks=pytest.mark.slow), pytest.param(32, 4, 48, "all", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_other_images_move_no_probability_by_a_hundred_thousandth(

@@ -139,6 +139,7 @@ BARE = "path,label,prob_a,prob_b\r\nx.png,a,0.7,0.3\r\n"
         ("", "is empty"),
         (" \r\n,,,\r\n", "is empty"),
         ("\x00\x01", "not UTF-8"),
+        ("PAR1\x00", "join its parts: vitmed merge FOLDER"),  # of predict --output
         ("path," + "a" * 200_000, "is not CSV (field larger than field limit"),
         (BARE.replace("0.7,0.3", "1.7,-0.7"), "row 1 has '1.7' as prob_a, expected a probability from 0 to 1"),
         (BARE.replace("0.7,0.3", "0.7,"), "row 1 has '' as prob_b"),

@@ -269,6 +269,8 @@ def test_better_than_a_baseline_is_not_better_than_chance(tmp_path: Path, kind: 
     assert "It may be no better than chance: its" in first_sentence(metrics)
     alone, known = page(tmp_path / "alone", guess)[1], page(tmp_path / "known", of_kind(kind, 3))[1]
     assert "no better than chance" in first_sentence(alone) and "than chance" not in first_sentence(known)
+    swapped = page(tmp_path / "swapped", upside_down)[1]
+    assert "It is worse than chance: its" in first_sentence(swapped)
 
 
 def test_an_order_that_chance_may_make_and_patients_in_two_groups_are_said(tmp_path: Path) -> None:

@@ -83,7 +83,8 @@ class Fields:
 def checked(verb: Callable[..., Any]) -> Callable[..., Any]:
     """The verb for Python, which refuses what the command line refuses: a wrong type, a number beyond the limits. It
     gets a series or a generator as a list, and a scalar of NumPy's as Python's, which JSON knows."""
-    checking, signature = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(verb), inspect.signature(verb)
+    rules = ConfigDict(strict=True, arbitrary_types_allowed=True)
+    checking, signature = validate_call(config=rules)(verb), inspect.signature(verb)
 
     def plain(value: Any) -> Any:
         if hasattr(value, "__fspath__"):

@@ -77,7 +77,8 @@ def read_text(file: Path, what: str, others: Sequence[str] = ()) -> tuple[str, s
             text = data.decode(encoding)
             break
     if text is None or encoding is None or (CONTROL if encoding in OLD else NUL).search(text):
-        raise DataError(f"{file}: not UTF-8 text", "save it as CSV in UTF-8 (in Excel: CSV UTF-8)")
+        fix = "join its parts: vitmed merge FOLDER" * (data[:4] == b"PAR1")
+        raise DataError(f"{file}: not UTF-8 text", fix or "save it as CSV in UTF-8 (in Excel: CSV UTF-8)")
     if not text.strip(" \t\r\n,;"):
         raise DataError(f"{file}: the file is empty", f"name {what}")
     return text, encoding

@@ -251,11 +251,12 @@ class Results(Numbers):
     error_by_range: Subgroups | None = None
 
     @property
-    def at_chance(self) -> str | None:
-        """The number that is not shown to be above what guessing reaches; None if there is none, or no interval."""
+    def at_chance(self) -> tuple[str, str] | None:
+        """A number that is not shown to be above what guessing reaches, and what it shows. None without an interval."""
         name = next((name for name in CHANCE if name in self.overall), None)
-        low = None if name is None else self.overall[name].low
-        return name if name and low is not None and low <= CHANCE[name] else None
+        if name is None or (low := self.overall[name].low) is None or low > CHANCE[name]:
+            return None
+        return name, "is worse" if (self.overall[name].high or 0) < CHANCE[name] else "may be no better"
 
     @property
     def unit(self) -> str:
