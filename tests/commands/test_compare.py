@@ -212,6 +212,10 @@ def test_runs_reports_and_a_baseline_that_is_named(trained: Trained, tmp_path: P
     assert (pair.first, pair.second) == (trained.folder.name, "baseline_colour_and_size")
     beside = known.baselines["colour_and_size"]
     assert pair.difference["auroc"] == beside.difference["auroc"] and pair.tests["auroc"].p == beside.tests["auroc"].p
+    criteria = tmp_path / "criteria.yaml"  # as docs/acceptance.md says for a model that replaces none
+    criteria.write_text("criteria: [{metric: auroc, at_least: 0, by: estimate}]")
+    accepted = judge(trained.folder, test / "baseline_colour_and_size.csv", accept=criteria).acceptance
+    assert accepted is not None and accepted.judged[0].found.value == known["overall"]["auroc"]["value"]
 
 
 def test_runs_of_one_name_are_told_apart_by_date_and_weights(tmp_path: Path, vitmed: Any, no_figures: None) -> None:

@@ -19,8 +19,7 @@ Division = Sequence[tuple[np.ndarray, np.ndarray]]  # rows of training, of test
 FOLDS = 5
 LEAST = 10  # images; smaller classes are left out
 MOST = 20_000  # images that a regression uses: more give the same result
-FAMILIES = {
-    # key -> its name in a finding
+FAMILIES = {  # key -> its name in a finding
     "geometry": "width, height and proportions",
     "file": "file size and bytes per pixel",
     "format": "file format, colour mode, bit depth and EXIF rotation",
