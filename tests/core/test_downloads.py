@@ -621,8 +621,17 @@ def test_a_mirror_of_the_hub_is_named_where_it_is_asked(monkeypatch: pytest.Monk
             with pytest.raises(CheckpointError) as error:
                 fetch(name)
             assert f"For a machine without one, {first}download {address}" in error.value.fix
-        with pytest.raises(CheckpointError, match=r"download https://huggingface\.co/timm/.* elsewhere"):
-            fetch("timm_vit_tiny_augreg")  # a plain address, which no setting of the hub changes
+        with pytest.raises(CheckpointError, match=rf"download https://{host}/timm/.* elsewhere"):
+            fetch("timm_vit_tiny_augreg")
+
+
+def test_a_mirror_of_the_hub_is_asked_for_files_with_a_plain_address(
+    monkeypatch: pytest.MonkeyPatch, server: Server, listed: Callable[..., None], cache: Path
+) -> None:
+    """As are those of `--weights auto`, without huggingface_hub."""
+    listed(url="https://huggingface.co/lab/toy/resolve/1/model.pth")
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.port}")
+    assert fetch("toy").read_bytes() == server.content and len(server.asked) == 1
 
 
 @pytest.mark.slow

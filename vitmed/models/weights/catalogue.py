@@ -101,7 +101,7 @@ def fetch(name: str, folder: str | Path | None = None, unasked: bool = False) ->
     entry = entry_of(name)
     checksum = f"sha256:{entry.sha256}" if entry.sha256 else None
     again = f"vitmed weights fetch {name}" + (f" --to {folder}" if folder else "")
-    url = entry.url.replace("https://huggingface.co", hub_address()) if entry.hub else entry.url
+    url = entry.url.replace("https://huggingface.co", hub_address())
     about = entry.licence, again, CheckpointError, entry.hub, entry.gated
     source = Source(name, url, entry.size, checksum, *about)
     return fetch_file(source, weight_path(name, folder), forbids_commerce(entry.licence), unasked)
