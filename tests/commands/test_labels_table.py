@@ -193,7 +193,9 @@ def test_a_table_fills_the_labels_of_predictions_without_labels(kind: str, tmp_p
     table.parent.mkdir()
     rows = [f"data/{i % 3}/{i}.png,{cells[i]},P{i // 2},{'NS'[i % 2]}" for i in range(5, 60)]
     table.write_text("\n".join([f"path,{header},patient,site", *rows, f"data/0/none.png,{cells[0]},P9,N"]))
-    found = evaluate(file, labels=table, subgroup=["site"], resamples=0 if kind == "number" else 20, output=tmp_path / "found")
+    found = evaluate(
+        file, labels=table, subgroup=["site"], resamples=0 if kind == "number" else 20, output=tmp_path / "found"
+    )
     filled = found.predictions
     assert filled.paths == paths[5:] and filled.labels is not None and filled.labels.tolist() == labels[5:].tolist()
     assert filled.groups == tuple(f"P{i // 2}" for i in range(5, 60)) and filled.columns["site"][0] == "S"
