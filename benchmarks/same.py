@@ -132,6 +132,7 @@ stress runs/classes --json -o s1
 stress runs/number --json -o s2
 explain data/classes/blue/P00_blue_0.png --checkpoint runs/classes -o x1 --json
 summary vit_tiny --image-size 64
+compare runs/classes runs/classes/test/baseline_colour_and_size.csv --json
 probe data/classes --weights nowhere.pth
 sample-size auroc 0.9 --half-width 0.05 --prevalence 0.3 --json
 monitor runs/classes nowhere.csv

@@ -599,14 +599,14 @@ def test_options_are_named_in_their_tests(command: str) -> None:
 # ---- the commands ----
 
 
-@pytest.mark.parametrize("command", ["train", "plan", "auto", "cross-validate", "tune"])
+@pytest.mark.parametrize("command", ["train", "plan", "auto", "cross-validate", "tune", "probe"])
 def test_every_command_that_trains_refuses_what_a_number_has_no_use_for(
-    command: str, folder: Path, tmp_path: Path, vitmed: Callable[..., Answer]
+    command: str, folder: Path, tmp_path: Path, vitmed: Callable[..., Answer], ages: TrainResult
 ) -> None:
     for flags in (("--max-risk", "0.1"), ("--youden",), ("--calibration", "none"), ("--rater", "r")):
         place = tmp_path / "plan.yaml" if command == "plan" else tmp_path / "runs"
         given = [folder, "--labels", folder / "number.csv", "-o", place, "--no-cache"]
-        given += ["--epochs", "1", "--image-size", "16"]
+        given += ["--weights", ages.checkpoint] if command == "probe" else ["--epochs", "1", "--image-size", "16"]
         answer = vitmed(command, *given, *flags)
         assert answer.code == 2 and f"{NOTHING} number" in answer.err, (flags, answer.err[-500:])
 

@@ -144,10 +144,12 @@ def work():
                 if not stopping.is_set():
                     state["since"] = page[-1]["Seq"] if page else state["since"]
                     orthanc.SetGlobalProperty(CURSOR, str(state["since"]))
+                    state["problem"] = ""
                 if page:
                     continue
             except Exception as error:
-                orthanc.LogError(f"vitmed: {error or type(error).__name__}; trying again")
+                state["problem"] = f"{error or type(error).__name__}"
+                orthanc.LogError(f"vitmed: {state['problem']}; trying again")
             news.wait(settings["LongestPause"])
 
 

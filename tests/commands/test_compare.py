@@ -293,7 +293,7 @@ def test_models_of_other_operating_points_are_compared_by_the_likeliest_class(tm
     policy = choose_policy(draw(3.0, each=None, seed=7), asked.model_copy(update={"target_sensitivity": None}))
     write_report(tmp_path / "d", policy.apply(other), asked, policy=policy, title="d")
     verdict = judge(folders[1], tmp_path / "d").verdict  # the same model at two points: its decisions differ
-    assert verdict.startswith("b and d are alike: AUROC difference +0.000 (+0.000 to +0.000)")
+    assert verdict.startswith("b and d are alike but for their operating points: AUROC difference +0.000 (+0.000 to ")
     judge(*folders[:2], output=tmp_path / "out")  # a row has both numbers and their difference at one point
     rows = list(csv.DictReader((tmp_path / "out" / "comparison.csv").open(newline="")))
     assert [row["number"] for row in rows if row["number"].endswith(", likeliest class")] == [

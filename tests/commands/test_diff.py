@@ -67,6 +67,8 @@ def test_runs_with_other_test_images_are_not_to_be_compared(trained: Trained, co
 
     change_splits(copied, change)
     assert found(trained.folder, copied).notes == []
+    change_splits(copied, lambda rows: [row | {"path": f"other/{row['path']}", "split": row["split"]} for row in rows])
+    assert found(trained.folder, copied).notes == []
 
 
 def test_only_the_seed_differs(trained: Trained, copied: Path, vitmed: Callable[..., Answer]) -> None:

@@ -175,6 +175,9 @@ def test_what_cannot_be_exported(trained: Trained, tmp_path: Path, vitmed: Calla
     found = vitmed("export", trained.folder, "--to", tmp_path / "model.onnx", "--data", tmp_path / "other")
     assert found.code == 3 and "cannot be read" in found.err and "exporting" not in found.err
     assert "Fix: name the place of its images: --data DIR" in found.err and found.err.count("no such file") == 1
+    for flag in (["--data", trained.data], ["--force"]):
+        found = vitmed("export", trained.folder, "--to", tmp_path / "folder", *flag)
+        assert found.code == 2 and f"{flag[0]}: is for .onnx files" in found.err and not (tmp_path / "folder").exists()
     found = vitmed("export", trained.folder / "epoch_0002.pt", "--to", tmp_path / "model.onnx")
     assert found.code == 4 and "no decision policy" in found.err
 

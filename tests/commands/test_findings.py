@@ -154,6 +154,13 @@ def test_the_baseline_of_findings_has_the_numbers_of_scikit_learn(findings: vitm
 def test_the_baseline_is_compared_as_a_whole(findings: vitmed.TrainResult) -> None:
     baseline = findings.test.metrics.baselines["colour_and_size"]
     gap = findings.test.metrics.overall["auroc"].value - baseline.overall["auroc"].value
+    predictions = FindingPredictions.from_csv(findings.test.folder / "baseline_colour_and_size.csv")
+    areas = []
+    for truth, scores in zip(predictions.labels.T, predictions.probabilities.T, strict=True):
+        known = truth != UNKNOWN
+        if len({*truth[known]}) == 2:
+            areas.append(roc_auc_score(truth[known], scores[known]))
+    assert len(areas) > 1 and baseline.overall["auroc"].value == pytest.approx(sum(areas) / len(areas), abs=1e-12)
     assert baseline.decides == "auroc" and baseline.difference["auroc"].value == pytest.approx(gap, abs=1e-12)
     page = (findings.test.folder / "report.html").read_text()
     assert "too few to show that the model is better" in " ".join(page.split())

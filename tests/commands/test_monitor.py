@@ -33,7 +33,7 @@ def few_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def charts_are_drawn_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the test that looks at the picture."""
+    """By `test_quiet_where_nothing_changed`."""
     if request.node.name != "test_quiet_where_nothing_changed":
         monkeypatch.setattr("vitmed.deploy.monitor.png", lambda figure: b"a figure")
 
@@ -81,6 +81,7 @@ def test_quiet_where_nothing_changed(run: Path, vitmed: Callable[..., Answer]) -
     assert sorted(path.name for path in folder.iterdir()) == [
         "monitoring.html", "monitoring.json", "monitoring.png",
     ]  # fmt: skip
+    assert (folder / "monitoring.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert (found["images"], found["labelled"], found["split"], found["reference_images"]) == (200, 0, "test", 18)
     assert found["first"] == "2026-03-01T00:00:00+00:00" and found["last"] == "2026-03-09T07:00:00+00:00"
     assert "no alarm" in answer.err and "--period 200 sees a change sooner" in answer.err

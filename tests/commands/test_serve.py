@@ -216,6 +216,7 @@ def test_what_is_refused_has_a_problem_and_a_fix(server: Served) -> None:
         for reply, status in (
             (client.get("/nothing"), 404),
             (client.get("/v1/predict"), 405),
+            (client.post("/v1/predict/", files={"images": b"x"}, follow_redirects=False), 404),  # sent nowhere else
             (client.post("/v1/predict", content=b"x", headers={"Content-Type": "image/png"}), 415),
             (client.post("/v1/predict", files={"pictures": b"x"}), 422),
             (client.post("/v1/predict", data={"images": "text"}, files={"x": b""}), 422),
@@ -223,6 +224,8 @@ def test_what_is_refused_has_a_problem_and_a_fix(server: Served) -> None:
         ):
             assert reply.status_code == status, reply.text
             assert reply.json()["problem"] and reply.json()["fix"]
+        long = client.post("/v1/predict", data={"note": "x" * 2**21}, files={"images": b"x"})
+        assert long.status_code == 422 and "has a text above 1 MB" in long.json()["problem"]
 
 
 def test_the_log_holds_method_route_status_and_time_alone(trained: Trained, tmp_path: Path) -> None:

@@ -111,7 +111,6 @@ def test_the_numbers_are_those_of_sklearn_on_patients() -> None:
         sensitivity = told[way]["per_class"]["infected"]["sensitivity"]
         assert sensitivity["value"] == pytest.approx(sk.recall_score(truth, called)), way
         assert sensitivity["low"] <= sensitivity["value"] <= sensitivity["high"]
-        assert told["n"] == told["labelled"] == 40
     assert "SECRET" not in json.dumps(told.to_dict(), allow_nan=False)
 
 

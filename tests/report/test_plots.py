@@ -65,7 +65,7 @@ def material(classes: int) -> tuple[Predictions, Results, Results]:
     return p, Results.of(metrics, **found), Results.of(metrics)
 
 
-@pytest.mark.parametrize("classes", [2, pytest.param(10, marks=pytest.mark.slow), 30])
+@pytest.mark.parametrize("classes", [2, 10, pytest.param(30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", DRAWN)
 def test_draws(name: str, classes: int) -> None:
     p, whole, numbers = material(classes)

@@ -403,6 +403,8 @@ def test_the_reasons_of_missing_intervals_are_grouped_and_cut(tmp_path: Path) ->
     assert metrics["no_interval"] and any("below 'All numbers'" in note for note in metrics["notes"])
     for why in set(metrics["no_interval"].values()):
         assert why in few
+    told = "because resampling is off (--resamples 0)"
+    assert told in " ".join(few.split()) and told not in " ".join(text.split())
 
 
 def test_a_few_images_are_few_below_thirty() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from conftest import Answer, Trained, draw_splits, recording
+from conftest import Answer, Recorder, Trained, draw_splits, recording
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -78,9 +78,10 @@ def names(found: RankingResult) -> list[str]:
 
 
 def test_weights_that_see_are_ahead_of_weights_that_do_not_and_like_their_twin(
-    data: Path, tmp_path: Path, files: dict
+    data: Path, tmp_path: Path, files: dict, ui: Recorder
 ) -> None:
-    found = rank(data, tmp_path, files["blind"], files["sighted"], files["twin"])
+    found = rank(data, tmp_path, files["blind"], files["sighted"], files["twin"], youden=True)
+    assert "probe trains no network here, so these have no effect: evaluate.youden" in ui.warned
     assert names(found) == ["sighted", "twin", "blind"] and found.weights == str(files["sighted"])
     assert [row["clearly_behind"] for row in found.content["ranking"]] == [False, False, True]
     blind, twin = (next(row for row in found.rows if row[1].startswith(name)) for name in ("blind", "twin"))

@@ -55,8 +55,7 @@ class EvaluationImages:
     part: str | None  # their split in the data folder; None if they are the whole folder
     # That split where it is one of the run itself: no folder was named, or one that holds the same files.
     own_split: str | None = None
-    # What a table adds to the run's own images, a cell for each.
-    table: Mapping[str, tuple[str, ...]] | None = None
+    table: Mapping[str, tuple[str, ...]] | None = None  # what it adds to the run's own images, a cell for each
     seen: Mapping[str, int | None] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -250,7 +250,7 @@ VERBS = {
         lambda result: terminal.in_folder(result, result.content.to_dict()),
     ),
     "export": Verb(
-        "Write a model as a file or folder that other programs run, if it decides as the checkpoint does.",
+        "Write a model as a folder, or as a file that decides as the checkpoint does, for other programs.",
         lambda result: {"file": str(result.file), "bytes": result.size, "gate": result.gate and result.gate.to_dict()},
     ),
     "explain": Verb(

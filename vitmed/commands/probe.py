@@ -57,8 +57,7 @@ def probe(
             raise UsageError("several weights are ranked on one fold", "name it: --fold 1")
         if fail_under:
             raise excluded("gate of a ranking")
-        settings_given = {**overrides, "data.root": None}
-        given = [f"{key}={json.dumps(value)}" for key, value in settings_given.items() if value is not None]
+        given = [f"{k}={json.dumps(value)}" for k, value in overrides.items() if value is not None and k != "data.root"]
         words = [str(data)] * (data is not None) + ["--config", str(config)] * (config is not None)
         words += [word for one in (*sets, *given) for word in ("--set", one)]
         with opened(on, strict=strict) as places:
@@ -69,5 +68,7 @@ def probe(
     if settings.model.start is None:
         fix = "--weights NAME; what colours and size alone reveal, vitmed check reports"
         raise UsageError("probe evaluates the features of pretrained weights, and none are named", fix)
+    if not settings.train.test:
+        raise UsageError("train.test=false: probe evaluates the test", "leave it out")
     flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
     return train(data, offline=offline, **{**flags, "freeze": True})

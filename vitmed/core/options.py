@@ -102,7 +102,7 @@ def checked(verb: Callable[..., Any]) -> Callable[..., Any]:
             if error.title != verb.__name__:
                 raise
             place, wrong = error.errors()[0]["loc"][0], error.errors()[0]
-            name = f"argument {place + 1}" if isinstance(place, int) else place
+            name = [*signature.bind_partial(*args[: place + 1]).arguments][-1] if isinstance(place, int) else place
             problem = f"{name}={repr(wrong['input'])[:100]}: {wrong['msg'].removeprefix('Value error, ')}"
             raise UsageError(problem, f"see help(vitmed.{verb.__name__})") from None
 

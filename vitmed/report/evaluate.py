@@ -337,8 +337,7 @@ def _with_table(
     predictions, classes = evaluated.predictions, evaluated.predictions.classes
     if labels is None:
         return evaluated, flags, []
-    if predictions.labels is None:
-        # of the images with a label in the table, with its patients
+    if predictions.labels is None:  # of the images with a label in the table, with its patients
         kind, unit = predictions.kind, predictions.target.unit
         request = LabelRequest(DataConfig(unit=unit), kind, outputs=classes)  # type: ignore[call-arg]
         read = labels_from_table(Path(labels), None, predictions.paths, request)

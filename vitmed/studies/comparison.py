@@ -384,7 +384,7 @@ def _verdict(pair: paired.ComparedPair, kind: TargetKind, of: Predictions, pairs
     in_unit = f" {unit}" if unit and metrics[name].in_unit else ""
     result = f"{result} {value_text(gap, '+')}{in_unit}, {counted(units, group)}"
     if gap.value == gap.low == gap.high == 0:
-        return f"{names[0]} and {names[1]} are alike: {result}"
+        return f"{names[0]} and {names[1]} are alike{' but for their operating points' * pair.likeliest}: {result}"
     if patients and units < FEW_GROUPS:
         return f"{names[0]} is {UNCLEAR} than {names[1]}: {result}, too few to decide"
     winner = better(pair, units, patients)

@@ -149,8 +149,9 @@ def difference(first: RunFacts, second: RunFacts, names: Sequence[str]) -> RunDi
         timed = "; with --time, the speed of the machine decides" if first.settings.get("train.time") else ""
         notes.append(f"{names[0]} trained {first.trained}, {names[1]} {second.trained}{timed}.")
     metrics = [first.metric, second.metric]
+    tests = [{path for path, row in (run.images or {}).items() if row["split"] == "test"} for run in (first, second)]
     moved = any(what.startswith("moved") and "test" in what for what in (images.counts if images else ()))
-    if not moved and all(metric is not None and metric.of == "test" for metric in metrics):
+    if not moved and (images is None or tests[0] & tests[1]) and all(m is not None and m.of == "test" for m in metrics):
         notes.append("Whether one is better, on the same test images: vitmed compare.")
     parts: dict[str, Any] = {"settings": settings, "images": images, "environment": environment}
     diff = RunDiff(first=names[0], second=names[1], **parts, metrics=metrics, notes=notes)

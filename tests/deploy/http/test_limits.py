@@ -83,6 +83,12 @@ def test_a_request_of_too_many_bytes_images_or_pixels_gets_413(server: Served, i
     assert server.service.load.bytes == 0
 
 
+def test_short_texts_beside_the_images_are_no_damage(server: Served, image: bytes) -> None:
+    texts = {f"note {i}": "x" for i in range(17)}
+    with server.client() as client:
+        assert client.post("/v1/predict", data=texts, files={"images": image}).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("charset", "name", "found"), [("unicode_escape", "\\ud800.png", "?.png"), ("undefined", "x.png", None)]
 )

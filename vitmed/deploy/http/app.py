@@ -269,7 +269,7 @@ def _numbers(answer: Answer) -> np.ndarray:
 def create_app(service: Service, door: "Door", log: Callable[[str], None]) -> ASGIApp:
     """The application around a service that has started; `log` gets a line for each request."""
     about: dict[str, Any] = {"title": "vitmed", "version": __version__, "description": NOTICE}
-    app = FastAPI(**about, docs_url=None, redoc_url=None, openapi_url=limits.SCHEMA)
+    app = FastAPI(**about, docs_url=None, redoc_url=None, openapi_url=limits.SCHEMA, redirect_slashes=False)
     refusals: dict[Any, Any] = {status: {"model": Problem, "description": text} for status, text in STATUSES.items()}
     answers = {200: {"content": {content.DICOM: {"schema": FILE}}}, **refusals}
     bearer: dict[str, Any] = {} if door.key is None else {"security": [{"key": []}]}

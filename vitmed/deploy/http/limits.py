@@ -155,14 +155,14 @@ async def read_uploads(request: Request, limits: Limits, add: Callable[[int], No
             add(len(chunk))
             yield chunk
 
-    parser = _InMemory(request.headers, chunks(), max_files=limits.images, max_fields=limits.images)  # type: ignore[arg-type]
+    parser = _InMemory(request.headers, chunks(), max_files=limits.images)  # type: ignore[arg-type]
     try:
         form = await parser.parse()
     except (MultiPartException, UnicodeError) as error:  # the second: of the character set that the sender states
         if str(error).startswith("Too many files"):
             fix = "send several requests, or start the server with a larger --max-images"
             raise Refusal(413, f"the request has more than {counted(limits.images, 'image')}", fix) from None
-        raise Refusal(422, "the form is damaged or cut off", "send it again as multipart/form-data") from None
+        raise Refusal(422, "the form is damaged, cut off, or has a text above 1 MB", "send files alone") from None
     except ClientDisconnect:
         raise Refusal(*GONE) from None
     uploads = []
