@@ -397,11 +397,11 @@ def test_evaluate_stress_and_explain_take_the_window(
 
 @pytest.mark.parametrize("images", [3, ["a.png", float("nan")], None])
 def test_what_is_no_path_is_refused(trained: Trained, images: Any) -> None:
-    with pytest.raises(UsageError, match=r"argument 1=.*: Input should be (an instance of Sequence|a valid string)"):
+    with pytest.raises(UsageError, match=r"images=.*: Input should be (an instance of Sequence|a valid string)"):
         predict(images, checkpoint=trained.folder)
-    with pytest.raises(UsageError, match=r"argument 1=.*: Input should be (an instance of Sequence|a valid string)"):
+    with pytest.raises(UsageError, match=r"images=.*: Input should be (an instance of Sequence|a valid string)"):
         explain(images, checkpoint=trained.folder)
-    with pytest.raises(UsageError, match=r"argument 1=.*: Input should be (an instance of Sequence|a valid string)"):
+    with pytest.raises(UsageError, match=r"images=.*: Input should be (an instance of Sequence|a valid string)"):
         predict_shard(images, checkpoint=trained.folder, output="parts")
 
 
